@@ -123,9 +123,22 @@ def site_prior(study: Study, slots: SiteSlots, common: ResolvedPrior) -> SitePri
         each = np.concatenate([slots.copies(place) for place in level])
         groups.append(Group("baseline", own[:, each]))
     groups += [Group(names[place], own[:, slots.copies(place)]) for place in varying]
-    stated = study.full_prior.parameters.keys() & {names[j] for j in constants}
-    intervals = constants if len(level) > 1 and not stated else ()
+    intervals = near_each_other(study) if level else ()
     return SitePrior.of(common, slots, tuple(groups), hierarchy.scale, intervals)
+
+
+def near_each_other(study: Study) -> tuple[int, ...]:
+    """Parameters that are log hazards of intervals, each expected near the one before.
+
+    Of studies in which sites may differ, where no prior is stated of one of them.
+    """
+    hierarchy = study.hierarchy
+    if hierarchy is None or hierarchy.effects == "fixed" or not hierarchy.intercept:
+        return ()
+    design = preparation_of(study).design
+    names, constants = study.model.parameters(design), study.model.constants(design)
+    stated = study.full_prior.parameters.keys() & {names[j] for j in constants}
+    return constants if len(constants) > 1 and not stated else ()
 
 
 def resolve_prior(study: Study, design: Design) -> ResolvedPrior:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cipherbayes.data.imputing import DRAWS
+from cipherbayes.inference.between_sites import NEIGHBOURS
 from cipherbayes.models.survival import cause_of
 from cipherbayes.protocols.certificate import promised
 from cipherbayes.protocols.plan_description import shapes_in_words
@@ -14,7 +15,7 @@ from cipherbayes.report.numbers import interval, number, percent, short
 from cipherbayes.report.run_contents import Contents
 from cipherbayes.results.made_up import MadeUp
 from cipherbayes.study.schema import Study
-from cipherbayes.study.tables import preparation_of
+from cipherbayes.study.tables import near_each_other, preparation_of
 
 AWARE = ", which count the noise that was added for privacy"
 MEASURES = {
@@ -223,6 +224,12 @@ def _between(study: Study) -> str:
         ", normal around the common ones, with half-normal priors of scale "
         f"{hierarchy.scale:g} for their standard deviations. "
     )
+    if near_each_other(study):
+        said += (
+            "The common log hazard of each interval of the baseline but the first was "
+            "normal around that of the one before, with standard deviation "
+            f"{NEIGHBOURS:g}. "
+        )
     if not hierarchy.intercept:
         return said
     if hierarchy.context is False:
