@@ -230,14 +230,6 @@ class BoundedInfluence(ABC):
         """
         return None
 
-    @property
-    def interval_lengths(self) -> tuple[float, ...]:
-        """How long each interval of a baseline is in which records only drop out.
-
-        One for each constant; empty where constants are no such intervals.
-        """
-        return ()
-
     def skew(self, design: Design) -> Floats | None:
         """b: z has a part 1 - E times b, E a unit exponential, if it has one.
 

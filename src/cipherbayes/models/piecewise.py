@@ -303,10 +303,3 @@ class PiecewiseInfluence(BoundedInfluence):
 
     def constants(self, design: Design) -> tuple[int, ...]:
         return self.model.constants(design)
-
-    @property
-    def interval_lengths(self) -> tuple[float, ...]:
-        if self.model.entry is not None:  # records come in, too
-            return ()
-        ends = (*self.model.starts, self.model.horizon)
-        return tuple(end - start for start, end in pairwise(ends))

@@ -60,10 +60,6 @@ MASS_SPREAD = 2.0
 """Prior sd of p, the log mass of a constant. With a smaller one, an interval of a
 baseline with few events would be taken to have some; with a larger one, to have
 none."""
-DROPPED, DROPPED_SPREAD = 0.6, 0.6
-"""Prior mean and sd of the log of how many times as many records are at risk in one
-interval of a baseline as in the next. Records only drop out: one to six times as many
-in nineteen of twenty."""
 UNLIKE_SPREAD = 1.0
 """Prior sd of ℓ of a parameter whose information need not be like the others'."""
 LEARNT = 3
@@ -111,10 +107,10 @@ class Law:
 class InformationPrior:
     """The prior of all coordinates, and the form in which HMC moves them.
 
-    HMC moves one vector for each chain, (p, U, y of ℓ, y of S, m, log ω, log ρ, t),
-    with y the centred form of :class:`~.centring.Centring`, and t only where sites may
-    differ. The prior is stated in tables that the C loops read too: ``laws`` for what
-    has a learnt scale, ``pulled_by`` and :meth:`normal` for all else.
+    HMC moves one vector for each chain, (p, U, y of ℓ, y of S, m, log ω, log ρ), with
+    y the centred form of :class:`~.centring.Centring`. The prior is stated in tables
+    that the C loops read too: ``laws`` for what has a learnt scale, ``pulled_by`` and
+    :meth:`normal` for all else.
 
     Parameters
     ----------
@@ -126,12 +122,10 @@ class InformationPrior:
         (j, s) for each of these whose exp ℓ is about s exp p, p the constant's.
     sites
         Which site each column belongs to, where sites may differ. Then p_k is normal
-        around t plus the log of the site's expected share, with t ~ N(m − log J, 2²)
-        the log of the mass of all sites, one for each of J intervals of a baseline, and
-        U has the prior of :mod:`~.site_means`. With several intervals these are the
-        priors of the first one. U_kj changes by N(0, ψ_j²) from one interval to the
-        next, since much the same records are at risk, and t as hazard and length of the
-        interval say, less N(0.6, 0.6²) for the records that drop out.
+        around the log of the mass to expect, and U has the prior of
+        :mod:`~.site_means`. Where a site has a constant for each interval of a
+        baseline, that is the prior of the first interval's means, and U_kj changes by
+        N(0, ψ_j²) from one interval to the next: much the same records are at risk.
     tilts
         What is known of how the means differ between sites (:mod:`~.site_means`), of
         every site and column; None for nothing.
@@ -154,11 +148,8 @@ class InformationPrior:
         tilts: Floats | None = None,
     ) -> None:
         self.parts = parts
-        expected = None if sites is None else sites.masses
-        totals = 0 if sites is None or expected is None else sites.kinds
-        every, middle = np.arange(parts.size), parts.size
-        self._totals = middle + LEARNT + np.arange(totals)
-        self.size = middle + LEARNT + totals
+        self.size = parts.size + LEARNT
+        every, middle = np.arange(parts.size), self.size - LEARNT
         known = [j for j, _ in shares]
         free = parts.diagonals_of(tuple(j for j in unlike if j not in known))
         self._known = parts.diagonals_of(tuple(known))
@@ -172,20 +163,9 @@ class InformationPrior:
         self._precisions[self._known] = SHARE_SPREAD**-2.0
         self._offsets[self._known] = np.log([share for _, share in shares])
         self.pulled_by[free], self.pulled_by[self._known] = middle, 0
-        if expected is not None:
-            each = expected.values.reshape(totals, -1)
-            shares = each / each.sum(axis=1, keepdims=True)
-            self._precisions[parts.masses] = expected.log_sd**-2.0
-            self._offsets[parts.masses] = np.log(shares).ravel()
-            self.pulled_by[parts.masses] = np.repeat(self._totals, each.shape[1])
-            self._precisions[self._totals] = MASS_SPREAD**-2.0
-            self._offsets[self._totals] = -np.log(totals)
-            self.pulled_by[self._totals] = middle
-            if expected.steps.size:
-                later = self._totals[1:]
-                self._precisions[later] = DROPPED_SPREAD**-2.0
-                self._offsets[later] = expected.steps - DROPPED
-                self.pulled_by[later] = later - 1
+        if sites is not None and sites.masses is not None:
+            self._precisions[parts.masses] = sites.masses.log_sd**-2.0
+            self._offsets[parts.masses] = np.log(sites.masses.values)
         else:
             self._precisions[parts.masses] = MASS_SPREAD**-2.0
             self._offsets[parts.masses] = -np.log(max(len(parts.constants), 1))
@@ -220,13 +200,11 @@ class InformationPrior:
         strength = np.sqrt(parts.others * (rest**2).mean()) if rest.size else 0.0
         means = place[parts.means]
         size = np.sqrt((means**2).mean()) if means.size else 0.0
-        masses = np.exp(place[parts.masses]).reshape(max(self._totals.size, 1), -1)
         learnt = np.array(
             [
                 diagonal.mean(),
                 np.log(max(float(diagonal.std()), 0.3)),
                 np.log(max(float(strength), 0.1)),
-                *np.log(masses.sum(axis=1))[: self._totals.size],
             ]
         )
         moved = self.from_coordinates(
@@ -241,8 +219,7 @@ class InformationPrior:
         ``data`` is the precision that the information sums give each coordinate.
         """
         parts, place = self.parts, self.to_coordinates(moved)
-        learnt = moved[:, parts.size : parts.size + LEARNT]
-        _, spread, strength = np.exp(np.median(learnt, axis=0))
+        _, spread, strength = np.exp(np.median(moved[:, -LEARNT:], axis=0))
         strength = strength / np.sqrt(parts.others)
         diagonal, entries = self.laws
         self.laws = (
@@ -260,7 +237,7 @@ class InformationPrior:
         return np.asarray(place)
 
     def from_coordinates(self, place: Floats, learnt: Floats) -> Floats:
-        """The moved vector of coordinates (p, U, ℓ, S) and what follows them in it."""
+        """The moved vector of coordinates (p, U, ℓ, S) and scales (m, log ω, log ρ)."""
         moved = np.hstack([place, learnt])
         for law in self.laws:
             which = law.which
@@ -269,7 +246,7 @@ class InformationPrior:
 
     def chain_rule(self, moved: Floats, slope: Floats) -> Floats:
         """Derivatives by the moved vector, given those by (p, U, ℓ, S) in ``slope``."""
-        found = np.hstack([slope, np.zeros((len(slope), self.size - self.parts.size))])
+        found = np.hstack([slope, np.zeros((len(slope), LEARNT))])
         for law in self.laws:
             which = law.which
             found[:, which], by_centre, by_scale = law.form.chain_rule(
@@ -333,13 +310,11 @@ class InformationPrior:
             blocks = means.precisions(*rows.shape)
             matrix[rows[:, :, None], rows[:, None, :]] = blocks
         diagonal = np.diag(matrix).copy()
-        # Means and totals that follow those of another interval, and masses a total.
-        linked = np.append(np.arange(self.parts.means.stop), self._totals)
-        linked = linked[self.pulled_by[linked] >= 0]
-        linked = linked[self.pulled_by[linked] != self.parts.size]
-        by = self.pulled_by[linked]
-        np.add.at(matrix, (by, by), diagonal[linked])
-        matrix[linked, by] = matrix[by, linked] = -diagonal[linked]
+        walking = np.arange(self.parts.size)[self.parts.means]
+        walking = walking[self.pulled_by[walking] >= 0]
+        by = self.pulled_by[walking]
+        matrix[by, by] += diagonal[walking]
+        matrix[walking, by] = matrix[by, walking] = -diagonal[walking]
         for law in self.laws:
             which, share = law.which, law.form.share
             pull = float(np.exp(-2.0 * share * law.at(moved[None])[1][0]))

@@ -7,7 +7,7 @@ some of them must have. Model and study state it; the estimate of H
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,15 +24,10 @@ class ExpectedMasses:
         The mass to expect, one for each constant column.
     log_sd
         Standard deviation of the logarithm of the true mass around it.
-    steps
-        By how much the logarithm of the mass of all sites would grow from one interval
-        of a baseline to the next if all records stayed at risk; empty where nothing is
-        known of that.
     """
 
     values: Floats
     log_sd: Floats
-    steps: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,6 @@ class ScoreShape:
     level_values
         What a unit of each constant adds to a site's linear predictor, where each has
         its own and the score saturates.
-    interval_lengths
-        As the model's bounded influence states them.
     """
 
     basis: Floats
@@ -107,7 +105,6 @@ class ScoreShape:
     lengths: RowLengths | None = None
     once: bool = False
     level_values: Floats | None = None
-    interval_lengths: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -245,7 +242,6 @@ class ScoreShape:
             site_records=site_records,
             once=model.predicts_over_time,
             level_values=values,
-            interval_lengths=bounded.interval_lengths,
         )
 
     def measured_at(self, theta: Floats) -> ScoreShape:
@@ -329,7 +325,6 @@ class ScoreShape:
             self.site_records,
             self.once,
             self.level_values,
-            self.interval_lengths,
         )
 
     def fitted(

@@ -42,7 +42,7 @@ class SiteMasses:
 
     Attributes
     ----------
-    constants, unit, slots, site_records, once, level_values, interval_lengths
+    constants, unit, slots, site_records, once, level_values
         As :class:`~.shape.ScoreShape` has them.
     """
 
@@ -52,7 +52,6 @@ class SiteMasses:
     site_records: SiteRecords | None
     once: bool
     level_values: Floats | None
-    interval_lengths: tuple[float, ...]
 
     def layout(
         self, noisy: Floats, noise_sd: float, theta: Floats | None
@@ -84,23 +83,8 @@ class SiteMasses:
         if theta is not None:
             parts = parts * self._curvatures(theta, parts, totals, counts)
             parts = parts / parts.sum(axis=1, keepdims=True)
-        expected = ExpectedMasses(
-            (totals[:, None] * parts).ravel(),
-            spread[own],
-            np.zeros(0) if theta is None else self._interval_steps(theta, count),
-        )
+        expected = ExpectedMasses((totals[:, None] * parts).ravel(), spread[own])
         return SiteLayout(own, _others(owner, constants), expected)
-
-    def _interval_steps(self, theta: Floats, sites: int) -> Floats:
-        """Growth of log mass from interval to interval at θ if nobody dropped out.
-
-        The mass of an interval is the hazard there times the time at risk.
-        """
-        if len(self.interval_lengths) < 2 or self.unit is None:
-            return np.zeros(0)
-        constants = list(self.constants)
-        levels = (theta[constants] / self.unit[constants]).reshape(-1, sites)
-        return np.diff(levels.mean(axis=1) + np.log(self.interval_lengths))
 
     def _curvatures(
         self, theta: Floats, shares: Floats, totals: Floats, counts: Floats | None
