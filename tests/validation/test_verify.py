@@ -31,6 +31,8 @@ __all__ = ["finished", "runs"]
 def test_an_honest_run_is_found_to_be_what_the_totals_imply(finished: Path) -> None:
     findings = verify(finished)
     assert findings.failed == []
+    study = cb.Study.load(finished / "study.toml")
+    assert findings.study_hash == study.fingerprint()
     for check in (
         "study", "roster", "rounds", "totals", "sites in each total", "range",
         "theta", "ledger of a", "certificate", "parties", "posterior", "numbers",

@@ -11,6 +11,7 @@ from scipy.special import ndtri
 from cipherbayes.errors import RunError
 from cipherbayes.inference.between_sites import SiteDraws, SitePrior
 from cipherbayes.inference.chains import Draws
+from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.site_comparison import SiteComparison
 from cipherbayes.models.design import Design
 from cipherbayes.results.record import (
@@ -248,7 +249,7 @@ def _meta_analysis(
     rows: list[MetaAnalysisRow] = []
     for k, place in enumerate(sites.places):
         estimate, error = float(user[place]), float(errors[k])
-        ours = _row(names[place], joint[..., place], tail)
+        lower, upper = np.quantile(joint[..., place], [tail, 1.0 - tail])
         rows.append(
             {
                 "name": names[place],
@@ -258,9 +259,9 @@ def _meta_analysis(
                 "upper": estimate + half * error,
                 "between": float(between[k]),
                 "posterior": {
-                    "mean": ours["mean"],
-                    "lower": ours["lower"],
-                    "upper": ours["upper"],
+                    "mean": float(joint[..., place].mean()),
+                    "lower": float(lower),
+                    "upper": float(upper),
                 },
             }
         )
@@ -300,10 +301,13 @@ def _stem(name: str) -> str:
 
 def _row(name: str, values: Floats, tail: float) -> BetweenRow:
     lower, upper = np.quantile(values, [tail, 1.0 - tail])
+    rhat, ess = (float(each[0]) for each in rhat_and_ess(values[..., None]))
     return {
         "name": name,
         "mean": float(values.mean()),
         "sd": float(values.std(ddof=1)),
         "lower": float(lower),
         "upper": float(upper),
+        "rhat": None if np.isnan(rhat) else rhat,
+        "ess": None if np.isnan(ess) else ess,
     }

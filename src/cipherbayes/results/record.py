@@ -113,13 +113,16 @@ class Baseline(TypedDict):
 
 
 class BetweenRow(TypedDict):
-    """A spread between sites, or what a parameter is, with its interval."""
+    """A spread between sites, with its interval; ``rhat`` and ``ess`` as of
+    parameters."""
 
     name: str
     mean: float
     sd: float
     lower: float
     upper: float
+    rhat: float | None
+    ess: float | None
 
 
 class SiteRow(BetweenRow):

@@ -141,10 +141,9 @@ def flags_of(
             Flag(
                 "baseline-hidden",
                 "noise hides how much the records say of the baseline there: the "
-                "estimate may be off by a factor, more often too low than too high, "
-                "and where sites differ its interval holds too rarely; do not rely on "
-                "predictions that reach so far (join intervals, shorten the horizon, "
-                "add records or raise ε)",
+                "estimate may be off by a factor, more often too low than too high; "
+                "do not rely on predictions that reach so far (join intervals and "
+                "shorten the horizon where there are several, add records or raise ε)",
                 unusable=False,
                 parameters=thin,
                 caution=True,

@@ -78,6 +78,8 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
             number(row["mean"]),
             number(row["sd"]),
             interval(row["lower"], row["upper"]),
+            number(row["rhat"], 4),
+            number(row["ess"], 3),
         ]
         for row in hierarchy["between"]
     ]
@@ -85,7 +87,7 @@ def _spread(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
         said,
         table(
             f"Spread between sites: τ, mean and {share} interval",
-            ["What differs", "τ", "sd", f"{share} interval"],
+            ["What differs", "τ", "sd", f"{share} interval", "R-hat", "ESS"],
             rows,
             id_="between",
         ),

@@ -61,8 +61,8 @@ def verify(
         roster=None if roster is None else Path(roster),
         result=None if result is None else Path(result),
     )
-    head = evidence.transcript.head
-    findings = Findings(run=head.run.hex(), study_hash=head.study.hex())
+    study_hash = evidence.study.fingerprint()
+    findings = Findings(run=evidence.transcript.head.run.hex(), study_hash=study_hash)
     if not evidence.study.private:
         findings.fails("study", f"{evidence.study_from} is of no private run")
         return findings
