@@ -116,6 +116,24 @@ def test_a_table_that_changed_since_the_run_began_is_refused(
     assert resume(tmp_path / "run").record["rounds"] == ROUNDS
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("header", [{}, {"protocol": "pooled"}])
+def test_a_run_whose_record_of_its_rows_is_gone_does_not_go_on(
+    tmp_path: Path, header: dict[str, str]
+) -> None:
+    """Nobody knows any more which rows it was charged for."""
+    study = made(tmp_path, header=header)
+    assert crash(study, tmp_path / "run", "after the checkpoint", 3) == KILLED
+    (kept,) = (tmp_path / "run").glob("sites/b/table-*")
+    digest = kept.read_bytes()
+    kept.unlink()
+    with pytest.raises(PrivacyError, match="the record of its rows is gone"):
+        resume(tmp_path / "run")
+    assert not kept.exists()
+    kept.write_bytes(digest)
+    assert resume(tmp_path / "run").record["rounds"] == ROUNDS
+
+
 @pytest.mark.parametrize("header", [{}, {"protocol": "pooled"}])
 def test_a_file_that_is_replaced_after_it_was_read_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: dict[str, str]

@@ -186,11 +186,9 @@ class RunFolder:
 
     def site(self, name: str, table: PreparedTable | None = None) -> Site[Any]:
         """A site, over its table (read from its own file where none is given)."""
-        local = self.local(name)
         table = self.table(name) if table is None else table
         keys = self.keys(name)
-        self._require_the_same_table(name, table)
-        ledger = open_ledger(self.study, name, local, self.budget_run)
+        ledger = self._ledger_of(name, table)
         parts: SiteParts[Any] = {
             "name": name,
             "run": self.run,
@@ -306,13 +304,23 @@ class RunFolder:
         held = {}
         for name in self.study.sites:
             table = self.table(name) if tables is None else tables[name]
-            self._require_the_same_table(name, table)
-            ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
+            ledger = self._ledger_of(name, table)
             held[name] = (self.contributions(name, table), ledger)
         return held
 
+    def _ledger_of(self, name: str, table: PreparedTable) -> Ledger:
+        """A site's ledger, over the table with which the run began."""
+        ledger = open_ledger(self.study, name, self.local(name), self.budget_run)
+        try:
+            begun = ledger.has_charged(self.run, name)
+            self._require_the_same_table(name, table, begun=begun)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
     def _require_the_same_table(
-        self, name: str, table: PreparedTable | None = None
+        self, name: str, table: PreparedTable | None = None, *, begun: bool
     ) -> None:
         """Refuse to go on with a table that changed since the run began.
 
@@ -320,6 +328,8 @@ class RunFolder:
         it. What is kept is a digest under the owner's key: it tells nobody else. A
         query has that of its rows, in whatever order a database gave them. A file that
         changed after its rows were read is refused, so the digest is that of the rows.
+        Where the ledger says that the run has ``begun`` and the digest is lost, nobody
+        knows with which rows.
         """
         data = self.local(name)["data"]
         if data is None:
@@ -335,6 +345,13 @@ class RunFolder:
         digest = Custody.of_user().mac("table of a run", self.run + digest)
         kept = self._kept_digest(name)
         if not kept.exists():
+            if begun:
+                raise PrivacyError(
+                    "was charged for this run, and the record of its rows is gone",
+                    where=str(kept),
+                    remedy="put the file back and resume, or begin a new run in a new "
+                    "folder, which spends anew",
+                )
             write_private(kept, digest)
         elif kept.read_bytes() != digest:
             raise PrivacyError(

@@ -211,8 +211,9 @@ class Piecewise(Survival):
     def _at_risk(self, rows: Rows) -> Floats:
         """d_j of each record, shape ``(J, m)``."""
         starts, widths = self._grid()
-        time, entry = rows.outcome["time"], rows.outcome["entry"]
-        low = np.maximum(entry, starts[:, None])
+        time, low = rows.outcome["time"], starts[:, None]
+        if self.entry is not None:  # records of another study may have no such role
+            low = np.maximum(rows.outcome["entry"], low)
         high = np.minimum(time, (starts + widths)[:, None])
         at_risk: Floats = np.maximum(high - low, 0.0)
         return at_risk

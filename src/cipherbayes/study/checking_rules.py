@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cipherbayes.data.windows import LEAST_SD
-from cipherbayes.models import Model
+from cipherbayes.models import Model, kernels
+from cipherbayes.models.design import Design
 from cipherbayes.models.held_out import HeldOutCheck
+from cipherbayes.models.rows import Rows
+from cipherbayes.models.score_difference import log_scores
 from cipherbayes.study.protocol_rules import choices
 
 if TYPE_CHECKING:
@@ -135,6 +138,7 @@ def require_comparable_rival(study: Study) -> None:
     theirs_read = preparation_of(earlier).columns
     _read_columns_alike(study, privacy.person, rival.name, theirs_read)
     design = preparation_of(earlier).design
+    _require_scores_of_any_record(study.model, earlier.model, design, rival.name)
     scales = 0 if rival.scales is None else len(rival.scales)
     wanted = 2 * design.moved if earlier.releases_scales else 0
     means, sds = np.split(np.array(rival.scales or ()), [scales // 2])
@@ -164,6 +168,30 @@ def _read_columns_alike(
                 f"{'numbers' if kind == 'number' else 'levels'} and this study does "
                 "not: give it the same kind in both, or a column of another name"
             )
+
+
+def _require_scores_of_any_record(
+    model: Model, earlier: Model, design: Design, name: str
+) -> None:
+    """Refuse an earlier model that cannot score a record as this one's is prepared.
+
+    Found out with a made-up record, before there is a table: an error in a round would
+    tell which sites have a held-out record at all.
+    """
+    ranges = model.outcome_ranges
+    roles = [role for role in model.outcome_columns() if role in ranges]
+    raw = {role: np.array([ranges[role].extremes[0]]) for role in roles}
+    x = np.zeros((design.width, 1))
+    theta = np.zeros((1, len(earlier.parameters(design))))
+    try:
+        prepared = model.prepare_outcome(raw)
+        rows = Rows(design, x, prepared, kernels.squared_norms(x))
+        log_scores(earlier, theta, rows)
+    except Exception as error:
+        raise ValueError(
+            f"evaluation.against: '{name}' reads outcomes in another way than this "
+            "study prepares them: compare fits of one kind of model"
+        ) from error
 
 
 def outcome_of(model: Model) -> tuple[Any, ...]:

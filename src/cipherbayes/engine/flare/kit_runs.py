@@ -118,7 +118,7 @@ class KitRun(RunFolder):
     def _require_the_rows_that_were_lost(self, name: str) -> None:
         """Refuse to go on where a query returns other rows than when the run began."""
         try:
-            self._require_the_same_table(name)
+            self._require_the_same_table(name, begun=self._charged())
         except PrivacyError:
             remove_snapshot(self._snapshot)
             raise
