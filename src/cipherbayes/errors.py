@@ -155,6 +155,8 @@ def invalid_field(
         case "value_error":
             what, remedy = str(first["ctx"]["error"]), ""
             what = f"'{key}': {what}" if key else what
+        case "tuple_type" | "list_type":
+            what, remedy = f"'{key}': must be a list", 'write it as ["a", "b"]'
         case "greater_than_equal" | "less_than_equal":
             least = first["type"] == "greater_than_equal"
             bound = first["ctx"]["ge" if least else "le"]

@@ -14,7 +14,7 @@ from cipherbayes.inference.site_comparison import (
     likely_spread,
     random_effects,
 )
-from cipherbayes.inference.site_context import FittedInformation
+from cipherbayes.inference.site_context import FOLLOWED, FittedInformation
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models import Prior
 from cipherbayes.typing import Floats
@@ -27,7 +27,7 @@ SCALE = 0.8
 def fitted(information: Floats, leaning: float = 0.0) -> FittedInformation:
     """An H at θ = 1, whose records count by this derivative."""
     return FittedInformation(
-        information, np.ones(len(information)), np.full(len(SITES), leaning), SCALE
+        information, np.ones(len(information)), np.full(len(SITES), leaning)
     )
 
 
@@ -47,21 +47,29 @@ def site_prior(*, together: bool = False, follows: bool = False) -> SitePrior:
     return prior.with_context(fitted(root @ root.T))
 
 
-def following(prior: SitePrior, rng: np.random.Generator, count: int) -> Floats:
-    """Draws of γ / σ."""
-    columns = 0 if prior.context is None else prior.context.shape[1]
-    return rng.standard_normal((count, columns))
+def deviating(
+    prior: SitePrior, rng: np.random.Generator, between: Floats
+) -> tuple[list[Floats], Floats]:
+    """Draws of b of every group and of γ / σ, given τ."""
+    count = len(between)
+    deviations = [
+        between[:, [g]] * rng.standard_normal((count, group.loading.shape[1]))
+        for g, group in enumerate(prior.groups)
+    ]
+    if prior.follows is None or prior.context is None:
+        return deviations, np.zeros((count, 0))
+    explained = FOLLOWED * prior.follows.explained
+    assert 0.0 < explained < FOLLOWED
+    deviations[0] *= np.sqrt(1.0 - explained)
+    white = rng.standard_normal((count, prior.context.shape[1]))
+    return deviations, np.sqrt(FOLLOWED) * between[:, [0]] * white
 
 
 def from_prior(prior: SitePrior, rng: np.random.Generator, count: int) -> list[Floats]:
     """τ, c and θ of so many draws."""
     between = SCALE * np.abs(rng.standard_normal((count, len(prior.groups))))
     common = prior.common.scale * rng.standard_normal((count, 3))
-    deviations = [
-        between[:, [g]] * rng.standard_normal((count, group.loading.shape[1]))
-        for g, group in enumerate(prior.groups)
-    ]
-    theta = prior.joined(common, deviations, following(prior, rng, count))
+    theta = prior.joined(common, *deviating(prior, rng, between))
     theta += np.sqrt(prior._nugget) * rng.standard_normal(theta.shape)
     return [between, common, theta]
 
@@ -78,11 +86,7 @@ def test_the_covariance_is_that_of_draws(together: bool, follows: bool) -> None:
     between = np.full(len(prior.groups), 0.7)
     count = 200_000
     common = prior.common.scale * rng.standard_normal((count, 3))
-    deviations = [
-        t * rng.standard_normal((count, g.loading.shape[1]))
-        for t, g in zip(between, prior.groups, strict=True)
-    ]
-    joined = prior.joined(common, deviations, following(prior, rng, count))
+    joined = prior.joined(common, *deviating(prior, rng, np.tile(between, (count, 1))))
     drawn = np.cov(joined, rowvar=False)
     assert prior.covariance(between) == pytest.approx(drawn, abs=0.06)
 
@@ -136,7 +140,7 @@ def test_levels_follow_the_means_of_columns() -> None:
     assert prior.context is not None
     mean = masses @ means / masses.sum()
     variance = 200.0 / masses.sum() - mean**2
-    size = SCALE / np.sqrt(2.0 + 0.3**2 * variance)
+    size = 1.0 / np.sqrt(2.0 + 0.3**2 * variance)
     assert prior.context[:, 0] == pytest.approx([*(size * means), 0.0])
     further = information.copy()
     further[1, 5] = further[5, 1] = 0.0
@@ -168,10 +172,10 @@ def test_sites_that_are_worse_where_patients_are_older_say_little_of_age(
     theta = np.array([*(slope * means + 0.2 * rng.standard_normal(count)), 0.3])
     prior = SitePrior.of(common, slots, (level,), SCALE)
     leaning = np.zeros(count)
-    follows = prior.with_context(FittedInformation(information, theta, leaning, SCALE))
+    follows = prior.with_context(FittedInformation(information, theta, leaning))
     pulls = []
     for each in (follows, prior):
-        precision = np.linalg.inv(each.covariance(np.array([0.3])))
+        precision = np.linalg.inv(each.covariance(np.array([theta[:count].std()])))
         found = np.linalg.solve(information + precision, information @ theta)
         pulls.append(found[count] - theta[count])
     assert pulls[1] > 0.02
@@ -196,7 +200,7 @@ def test_levels_do_not_follow_means_that_they_make_themselves() -> None:
         information += (rows * (chance * (1.0 - chance))[:, None]).T @ rows
         leaning[k] = 1.0 - 2.0 / (1.0 + np.exp(-theta[k]))
     prior = SitePrior.of(common, slots, (level,), SCALE)
-    fit = FittedInformation(information, theta, leaning, SCALE)
+    fit = FittedInformation(information, theta, leaning)
     untilted = replace(fit, leaning=np.zeros(5))
     found = [prior.with_context(each).context for each in (fit, untilted)]
     assert found[0] is not None
@@ -205,8 +209,8 @@ def test_levels_do_not_follow_means_that_they_make_themselves() -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 7])
-def test_what_levels_follow_is_as_large_as_tau_may_be(columns: int) -> None:
-    """Whatever the units of the columns and their number."""
+def test_levels_differ_by_tau_whatever_they_follow(columns: int) -> None:
+    """And whatever the units of the columns and their number."""
     rng = np.random.default_rng(4)
     slots = SiteSlots(SITES, 1 + columns, (0,))
     common = Prior().resolve(("intercept", *map(str, range(columns))))
@@ -221,7 +225,10 @@ def test_what_levels_follow_is_as_large_as_tau_may_be(columns: int) -> None:
         prior = prior.with_context(fitted(records.T @ records))
         assert prior.context is not None
         explained = (prior.context[:5] ** 2).sum(axis=1).mean()
-        assert 0.6 * SCALE < np.sqrt(explained) < SCALE
+        assert 0.3 < explained < 1.0
+        alone = prior.told.covariance(np.array([0.7]))
+        following = prior.covariance(np.array([0.7]))
+        assert np.trace(following) == pytest.approx(np.trace(alone))
 
 
 def test_what_is_told_of_sites_does_not_depend_on_what_levels_follow() -> None:

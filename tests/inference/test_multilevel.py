@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import cipherbayes as cb
-from cipherbayes.inference import multilevel
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.method import SiteRecords
 from cipherbayes.inference.multilevel import SiteTarget
@@ -35,6 +34,7 @@ from cipherbayes.inference.noise_aware.shrinkage import by_site, shrunk
 from cipherbayes.inference.noise_aware.tilting import TiltedBySite
 from cipherbayes.inference.noise_aware.without_privacy import expected_sd
 from cipherbayes.inference.released import Release
+from cipherbayes.inference.site_context import FOLLOWED
 from cipherbayes.models import Design, Exponential, Logistic, Piecewise, Prior
 from cipherbayes.models.influence import InfluenceBound
 from cipherbayes.models.packing import pack
@@ -108,9 +108,7 @@ def told_of_sites(levels: Floats) -> tuple[Floats, Floats]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("context", [True, False])
-def test_the_fit_without_privacy_is_that_of_numpyro(
-    context: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fit_without_privacy_is_that_of_numpyro(context: bool) -> None:
     pytest.importorskip("numpyro")
     import jax.numpy as jnp
     import numpyro
@@ -124,14 +122,14 @@ def test_the_fit_without_privacy_is_that_of_numpyro(
     away = x.mean(axis=1) - x.mean(axis=(0, 1))
     size = (away**2).mean(axis=0) + 0.3**2 * x.var(axis=(0, 1))
     away = context * away / np.sqrt(2.0 * size)
-    # How much levels are likely to differ says how much they may follow.
-    monkeypatch.setattr(multilevel, "likely_levels", lambda *_: 1.0)
+    own = np.sqrt(1.0 - FOLLOWED * (away**2).mean(axis=0).sum())
 
     def model() -> None:
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
         tau = numpyro.sample("tau", dist.HalfNormal(1.0))
         gamma = numpyro.sample("gamma", dist.Normal(0.0, 1.0).expand([2]))
-        level = numpyro.sample("level", dist.Normal(mean + away @ gamma, tau))
+        followed = np.sqrt(FOLLOWED) * tau * (away @ gamma)
+        level = numpyro.sample("level", dist.Normal(mean + followed, own * tau))
         beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([2]))
         numpyro.sample("y", dist.Bernoulli(logits=level[:, None] + x @ beta), obs=y)
 

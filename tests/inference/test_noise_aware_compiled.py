@@ -73,7 +73,7 @@ def followed_by(evidence: Evidence) -> SiteContext | None:
     scale = np.linspace(1.0, 3.0, d - b)
     tilts = np.linspace(-0.3, 0.3, columns.size).reshape(columns.shape)
     rows = np.arange(b).reshape(-1, count)
-    return SiteContext(loading, rows, columns, tilts, scale, units)
+    return SiteContext(loading, rows, columns, tilts, scale, 0.5, units)
 
 
 def sampler_of(evidence: Evidence) -> tuple[InformationSampler, Floats]:
@@ -81,6 +81,7 @@ def sampler_of(evidence: Evidence) -> tuple[InformationSampler, Floats]:
     follows = followed_by(evidence)
     rng = np.random.default_rng(1)
     sampler = InformationSampler(evidence, CHAINS, rng, 0.4, follows)
+    sampler.chains.following = np.linspace(0.5, 1.0, CHAINS)
     prior = np.tile(evidence.prior_covariance, (CHAINS, 1, 1))
     for _ in range(5):
         sampler.sweep(prior, adapting=True)
@@ -110,7 +111,7 @@ def test_densities_gradients_and_trajectories_are_those_of_numpy(
         prior = prior + 0.2 * np.ones_like(prior)
     loops, here = sampler._loops, sampler.chains
     assert loops is not None
-    law = TrajectoryLaw(here.means, prior, here.bend)
+    law = TrajectoryLaw(here.means, prior, here.bend, here.following)
     assert (kind == "three") == bool(
         sampler.information_prior.normal(here.means)[2].any()
     )
@@ -137,7 +138,7 @@ def test_gradients_are_those_of_differences_where_levels_follow_means(
     sampler, prior = sampler_of(evidence_of(kind)[1])
     here, loops = sampler.chains, sampler._loops
     assert loops is not None
-    law = TrajectoryLaw(here.means, prior, here.bend)
+    law = TrajectoryLaw(here.means, prior, here.bend, here.following)
 
     def value(moved: Floats) -> tuple[Floats, Floats, Floats]:
         if compiled_loops:
@@ -161,7 +162,7 @@ def test_correlations_of_all_sizes_have_the_density_of_numpy(size: float) -> Non
     assert loops is not None
     here.moved[:, sampler.parts.entries] += size
     value, gradient, built = loops.density(
-        here.moved, TrajectoryLaw(here.means, prior, here.bend)
+        here.moved, TrajectoryLaw(here.means, prior, here.bend, here.following)
     )
     expected = sampler.density(here.moved, prior)
     assert value == pytest.approx(expected[0], rel=1e-9)
@@ -177,7 +178,7 @@ def test_a_trajectory_that_leaves_all_bounds_is_refused_by_both() -> None:
     here.moved[1, -1] = 800.0  # log ρ
     momentum, step = np.zeros_like(here.moved), np.array([0.1, 0.1, 400.0])
     momentum[2] = 10.0
-    law = TrajectoryLaw(here.means, prior, here.bend)
+    law = TrajectoryLaw(here.means, prior, here.bend, here.following)
     with np.errstate(all="ignore"):
         ours = loops.leapfrog(sampler._metric, step, 3, here.moved, momentum, law)[2]
         numpys = sampler.leapfrog(step, 3, momentum, prior)[2]
@@ -286,7 +287,7 @@ def test_arrays_of_a_wrong_size_or_type_are_refused() -> None:
     sampler, prior = sampler_of(evidence_of("logistic")[1])
     loops, here = sampler._loops, sampler.chains
     assert loops is not None
-    law = TrajectoryLaw(here.means, prior, here.bend)
+    law = TrajectoryLaw(here.means, prior, here.bend, here.following)
     problem, laws = loops._problem(prior), loops._of_chains(law, slice(None))
     n, value = here.moved.shape[1], np.empty(CHAINS)
     gradient, built = np.empty((CHAINS, n)), np.empty((CHAINS, 5, 5))

@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from cipherbayes.data.blocks import take
 from cipherbayes.models import Gompertz, Survival
+from cipherbayes.models.held_out import LOG_HAZARDS
 from cipherbayes.models.influence import InfluenceBound, require_bounded_influence
 from cipherbayes.models.survival import require_survival_curves
 
@@ -33,6 +34,31 @@ def test_likelihoods_and_gradients_are_finite_for_extreme_parameters(
     gradients = case.model.gradients(theta, case.rows)
     assert np.isfinite(gradients.norms()).all()
     assert np.isfinite(case.model.information_diagonal(theta, case.rows)).all()
+
+
+@pytest.mark.parametrize("kind", [k for k in SURVIVAL_KINDS if "entry" not in k])
+def test_held_out_records_are_binned_by_the_probability_that_is_predicted(
+    kind: str,
+) -> None:
+    """The mean over draws, however far apart these are, and not that of log hazards."""
+    case = scenario(kind, 3)
+    check = case.model.held_out_check
+    assert check is not None
+    rng = np.random.default_rng(0)
+    draws = 0.1 * rng.standard_normal((32, case.dimension))
+    for place in case.model.constants(case.rows.design):
+        draws[:, place] += rng.normal(-4.0, 8.0, len(draws))
+    assert isinstance(case.model, Survival)
+    hazards = case.model.cumulative_hazard(draws, case.rows, np.ones((1, 1)))[..., 0]
+    chance = 1.0 - np.exp(-np.minimum(hazards, np.exp(3.0))).mean(axis=0)
+    risk = np.log(-np.log1p(-chance))
+    expected = np.bincount(
+        np.searchsorted(LOG_HAZARDS, risk), minlength=LOG_HAZARDS.size + 1
+    )
+    found = check.sums(draws, case.rows).reshape(LOG_HAZARDS.size + 1, -1).sum(axis=1)
+    assert found == pytest.approx(expected)
+    apart = np.log(np.maximum(hazards, 1e-300)).mean(axis=0)
+    assert np.abs(risk - apart).max() > 0.3
 
 
 @pytest.mark.parametrize("kind", KINDS)

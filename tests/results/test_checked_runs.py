@@ -466,6 +466,12 @@ def test_compare_prints_which_is_better(finished: Path, tmp_path: Path) -> None:
         said = CliRunner().invoke(app, ["compare", out, same])
         assert said.exit_code == 1
         assert "is compared with itself" in str(said.exception)
+    # Tables in one place have no number of a run.
+    first, second = cb.Result.load(out), cb.Result.load(copy)
+    for each in (first, second):
+        each.record["run"] = ""
+    with pytest.raises(StudyError, match="is compared with itself"):
+        cb.compare(first, second)
     record = json.loads((copy / "result.json").read_text())
     record["run"] = "00" * 16  # as if it were another
     (copy / "result.json").write_text(json.dumps(record))

@@ -21,7 +21,7 @@ from cipherbayes.results.counted_column import (
     outward,
     together,
 )
-from cipherbayes.results.describing import describe_rows, sd_bounds
+from cipherbayes.results.describing import _shares, describe_rows, sd_bounds
 from cipherbayes.results.record import DescribeRow
 from cipherbayes.study.tables import open_site
 from cipherbayes.typing import Floats
@@ -425,3 +425,12 @@ def test_groups_whose_moments_noise_made_impossible_do_not_widen_all_records() -
     mean, square = together([first, second], np.ones((2, 3))).possible_moments()
     assert np.allclose(mean, 0.0)
     assert np.allclose(square, 0.08)
+
+
+def test_shares_add_up_to_one_where_noise_may_leave_a_group_empty() -> None:
+    """Draws without any record say nothing of shares."""
+    counts = np.array([[3.0, 1.0], [0.0, 0.0], [2.0, 2.0]])
+    shares = [_shares(each, counts.sum(axis=1)) for each in counts.T]
+    assert sum(each.mean() for each in shares) == pytest.approx(1.0)
+    assert shares[0] == pytest.approx([0.75, 0.5])
+    assert not _shares(np.zeros(3), np.zeros(3)).any()

@@ -11,9 +11,10 @@ moves. Given τ, θ is normal with covariance
     E Σ₀ E' + Σ_g τ_g² F_g F_g',   Σ₀ = Cov(c).
 
 Unless a study says otherwise, a site's level may follow the means m_k of its patients'
-columns: b_k ~ N(m_k'γ, τ²) (:mod:`~.site_context`). That is for the effects of columns
-and the sites' levels. What is told of c, b and τ is their law given these levels as if
-they followed nothing: where sites lie and how much they differ, whatever explains it.
+columns: part of b_k is m_k'γ, whose size goes with τ (:mod:`~.site_context`). That is
+for the effects of columns and the sites' levels. What is told of c, b and τ is their
+law given these levels as if they followed nothing: where sites lie and how much they
+differ, whatever explains it.
 
 Given θ, c and b are drawn by Matheron's rule, as a linear function of a draw from their
 prior; given b, each τ is drawn from a one-dimensional density. Where sites' effects are
@@ -35,7 +36,11 @@ from functools import cached_property
 
 import numpy as np
 
-from cipherbayes.inference.site_context import FittedInformation, SiteContext
+from cipherbayes.inference.site_context import (
+    FOLLOWED,
+    FittedInformation,
+    SiteContext,
+)
 from cipherbayes.inference.site_slots import SiteSlots
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats
@@ -130,7 +135,7 @@ class SitePrior(ResolvedPrior):
         What levels may follow; None where they follow nothing.
     context
         What γ_j / σ_j adds to θ, shape ``(D, e)``, or ``(chains, D, e)`` where each
-        chain has means of its own; None where levels follow nothing.
+        chain has means of its own; None where it is not counted.
     intervals
         Numbers of the common parameters that are the log hazards of a baseline's
         intervals, each near the one before; none where each has a prior of its own.
@@ -183,10 +188,9 @@ class SitePrior(ResolvedPrior):
 
     def with_context(self, fit: FittedInformation) -> SitePrior:
         """This prior with levels that may follow the means of the sites' columns."""
-        level = next((group for group in self.groups if group.follows), None)
-        if level is None:
+        if self._level is None:
             return self
-        follows = SiteContext.of(self.slots, level.loading, fit)
+        follows = SiteContext.of(self.slots, self.groups[self._level].loading, fit)
         return replace(self, follows=follows, context=follows.at(fit.information))
 
     def in_context(self, information: Floats) -> SitePrior:
@@ -199,6 +203,21 @@ class SitePrior(ResolvedPrior):
     def told(self) -> SitePrior:
         """This prior with levels that follow nothing, as they are told."""
         return replace(self, follows=None, context=None)
+
+    @property
+    def _level(self) -> int | None:
+        """Number of the group that may follow the means of columns, if any."""
+        return next((g for g, each in enumerate(self.groups) if each.follows), None)
+
+    def following(self, between: Floats) -> Floats:
+        """√f τ, the sd of γ_j / σ_j, for a stack of τ; zero where there is no γ."""
+        if self.follows is None or self._level is None:
+            return np.zeros(between.shape[:-1])
+        return np.asarray(np.sqrt(FOLLOWED) * between[..., self._level])
+
+    def _own(self, g: int) -> float:
+        """Share of τ² of group g that nothing explains."""
+        return 1.0 if self.follows is None or g != self._level else self.follows.own
 
     @property
     def start(self) -> Floats:
@@ -235,11 +254,12 @@ class SitePrior(ResolvedPrior):
             return np.broadcast_to(own, (*between.shape[:-1], *own.shape)).copy()
         loading = self.slots.loading
         shared = loading @ self.common_covariance @ loading.T + np.diag(self._nugget)
+        found = np.zeros((*between.shape[:-1], *shared.shape)) + shared
         if self.context is not None:
-            shared = shared + self.context @ np.swapaxes(self.context, -1, -2)
-        found = np.zeros((*between.shape[:-1], *shared.shape[-2:])) + shared
+            outer = self.context @ np.swapaxes(self.context, -1, -2)
+            found += self.following(between)[..., None, None] ** 2 * outer
         for g, group in enumerate(self.groups):
-            outer = group.loading @ group.loading.T
+            outer = self._own(g) * (group.loading @ group.loading.T)
             found += between[..., g, None, None] ** 2 * outer
         return found
 
@@ -259,24 +279,27 @@ class SitePrior(ResolvedPrior):
         white = rng.standard_normal((chains, slots.width))
         root = np.linalg.cholesky(self.common_covariance)
         common = self.common.mean + white @ root.T
+        sizes = [between[:, [g]] * self._own(g) ** 0.5 for g in range(len(self.groups))]
         deviations = [
-            between[:, [g]] * rng.standard_normal((chains, group.loading.shape[1]))
-            for g, group in enumerate(self.groups)
+            size * rng.standard_normal((chains, group.loading.shape[1]))
+            for size, group in zip(sizes, self.groups, strict=True)
         ]
         context = (
             np.zeros((slots.dimension, 0)) if self.context is None else self.context
         )
-        following = rng.standard_normal((chains, context.shape[-1]))
+        spread = self.following(between)[:, None]
+        following = spread * rng.standard_normal((chains, context.shape[-1]))
         drawn = self.joined(common, deviations, following)
         drawn += np.sqrt(self._nugget) * rng.standard_normal(drawn.shape)
         missed = np.linalg.solve(self.covariance(between), (theta - drawn)[..., None])
         missed = missed[..., 0]
         common = common + missed @ slots.loading @ self.common_covariance
         deviations = [
-            b + between[:, [g]] ** 2 * (missed @ group.loading)
-            for g, (b, group) in enumerate(zip(deviations, self.groups, strict=True))
+            b + size**2 * (missed @ group.loading)
+            for b, size, group in zip(deviations, sizes, self.groups, strict=True)
         ]
-        return common, deviations, following + np.vecmat(missed, context)
+        following = following + spread**2 * np.vecmat(missed, context)
+        return common, deviations, following
 
     def joined(
         self, common: Floats, deviations: list[Floats], following: Floats
@@ -305,16 +328,19 @@ class SitePrior(ResolvedPrior):
         are what is told of sites; where levels follow nothing the two τ are the same.
         """
         between = between.copy()
-        common, deviations, _ = self.split(rng, theta, between)
+        common, deviations, following = self.split(rng, theta, between)
         for g, b in enumerate(deviations):
-            between[:, g] = self._drawn_between(rng, b)
-        common, deviations, _ = self.split(rng, theta, between)
+            between[:, g] = self._drawn_between(rng, self._scaled(g, b, following))
+        common, deviations, following = self.split(rng, theta, between)
         here = log_likelihood(theta) if self.groups else np.zeros(len(theta))
         for g, group in enumerate(self.groups):
             size = rng.choice(STEPS, len(theta))
             factor = np.exp(size * rng.standard_normal(len(theta)))
             proposed = between[:, g] * factor
-            moved = theta + (deviations[g] * (factor - 1.0)[:, None]) @ group.loading.T
+            step = deviations[g] @ group.loading.T
+            if g == self._level and self.context is not None:
+                step = step + np.matvec(self.context, following)
+            moved = theta + (factor - 1.0)[:, None] * step
             there = log_likelihood(moved)
             gain = there - here + np.log(factor)
             gain -= 0.5 * (proposed**2 - between[:, g] ** 2) / self.width**2
@@ -323,9 +349,6 @@ class SitePrior(ResolvedPrior):
             taken &= (proposed > low) & (proposed < high)
             between[taken, g] = proposed[taken]
             theta = np.where(taken[:, None], moved, theta)
-            deviations[g] = np.where(
-                taken[:, None], deviations[g] * factor[:, None], deviations[g]
-            )
             here = np.where(taken, there, here)
         if self.context is None:
             return theta, between, common, between
@@ -343,8 +366,15 @@ class SitePrior(ResolvedPrior):
         for _ in range(TELLING):
             _, deviations, _ = alone.split(rng, theta, told)
             for g, b in enumerate(deviations):
-                told[:, g] = self._drawn_between(rng, b)
+                told[:, g] = alone._drawn_between(rng, b)
         return alone.split(rng, theta, told)[0], told
+
+    def _scaled(self, g: int, b: Floats, following: Floats) -> Floats:
+        """What has variance τ_g² in group g: b, and γ / σ where levels follow means."""
+        b = b / self._own(g) ** 0.5
+        if g != self._level or self.context is None:
+            return b
+        return np.hstack([b, following / FOLLOWED**0.5])
 
     def _drawn_between(self, rng: np.random.Generator, b: Floats) -> Floats:
         """A draw of τ ∝ half-normal(τ) Π N(b; 0, τ²), on a grid of log τ."""

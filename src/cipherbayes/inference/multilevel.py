@@ -36,7 +36,6 @@ from cipherbayes.inference.settings import Inference
 from cipherbayes.inference.site_comparison import (
     SiteComparison,
     compare_sites,
-    likely_levels,
 )
 from cipherbayes.inference.site_context import FittedInformation
 from cipherbayes.inference.target import Target
@@ -92,9 +91,7 @@ class SiteTarget(Target):
             )
         return total
 
-    def fitted(
-        self, theta: Floats, curvature: Floats, spread: float
-    ) -> FittedInformation:
+    def fitted(self, theta: Floats, curvature: Floats) -> FittedInformation:
         """The curvature at θ, with how the records of each site count in it."""
         slots = self.site_prior.slots
         counts = np.zeros(len(slots.sites))
@@ -103,7 +100,7 @@ class SiteTarget(Target):
         records = SiteRecords(counts, 0.0)
         shape = ScoreShape.of(self.model, self.tables[0].design, slots, records)
         inside = shape.basis.T @ curvature @ shape.basis
-        return shape.fitted(shape.inside(theta), inside, spread)
+        return shape.fitted(shape.inside(theta), inside)
 
     def mode_given(self, between: Floats) -> Floats:
         """The mode of θ given τ, by L-BFGS from the prior mean."""
@@ -173,8 +170,7 @@ class _Walk:
         self._curvature = np.asarray((vectors * values) @ vectors.T)
         slope = target.likelihood_slope(self._mode)
         self._right = self._curvature @ self._mode + slope
-        spread = likely_levels(self._prior, self._curvature, self._right)
-        fit = target.fitted(self._mode, self._curvature, spread)
+        fit = target.fitted(self._mode, self._curvature)
         self._prior = self._prior.with_context(fit)
 
     def comparison(self, between: Floats) -> SiteComparison:

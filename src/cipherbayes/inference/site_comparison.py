@@ -99,21 +99,6 @@ def compare_sites(
     return SiteComparison(common, errors, spreads, influence, likely)
 
 
-def likely_levels(prior: SitePrior, quadratic: Floats, linear: Floats) -> float:
-    """How much the sites' levels are likely to differ, for a normal likelihood.
-
-    At most the scale of τ's prior; that scale where levels follow nothing.
-    """
-    count = len(prior.slots.sites)
-    level = next((group for group in prior.groups if group.follows), None)
-    if level is None:
-        return prior.width
-    rows = np.flatnonzero(level.loading.any(axis=1)).reshape(-1, count)
-    likely = compare_sites(prior, quadratic, linear, prior.start).likely
-    likely = likely[rows[:, 0] // count]
-    return min(float(likely.mean()), prior.width)
-
-
 def common_sd(prior: SitePrior, quadratic: Floats, between: Floats) -> Floats:
     """Posterior sd of the common parameters, for a likelihood's Q and a τ."""
     if prior.groups:

@@ -1,17 +1,16 @@
 """What the levels of sites may follow: the means of their patients' columns.
 
 With m_kj the mean of column j at site k, less its average over the sites, site k's
-level is b_k ~ N(m_k'γ, τ²) (Mundlak 1978) with
+level is b_k ~ N(m_k'γ, (1 − f r) τ²) (Mundlak 1978) with
 
-    γ_j ~ N(0, σ_j²),   σ_j² = w² / (e (s_j² + (0.3 t_j)²)),
+    γ_j ~ N(0, f τ² σ_j²),   σ_j² = 1 / (e (s_j² + (0.3 t_j)²)),   r = Σ_j σ_j² s_j²,
 
-w how much the levels are likely to differ, as far as a first look at them says (at most
-the scale of τ's prior), e the number of columns, s_j² the mean square of m_kj over the
-sites and t_j the standard deviation of column j over all patients. So what all columns
-together explain of the sites' levels may be as much as these differ, whatever the
-columns' units, and a column explains the less of it the more alike its sites are. With
-a larger w, sites that hardly differ would be told to differ wherever noise hides their
-levels.
+f = :data:`FOLLOWED`, e the number of columns, s_j² the mean square of m_kj over the
+sites and t_j the standard deviation of column j over all patients. So τ is how much
+levels differ in all, whatever the columns' units. All columns together explain the
+share f r of that to be expected, and a column the less of it the more alike its sites
+are; r ≤ 1. Were γ free of τ, sites that hardly differ would be told to differ wherever
+noise hides their levels.
 
 Where hospitals with older patients are also worse ones, a model without γ takes part of
 that for an effect of age, and the more so the less the data say of patients within
@@ -43,6 +42,11 @@ LARGEST_MEAN = 2.0
 """Largest mean of a column at a site that a level may follow. Columns lie within
 [-1, 1] or have about mean 0 and standard deviation 1; an estimated mean that is larger
 is mostly noise."""
+FOLLOWED = 0.7
+"""Share of the variance of the sites' levels that columns are expected to explain where
+the sites' means of every column differ much. Small, and a column with which sites get
+worse is taken for worse than it is; near one, and levels would be expected to follow
+columns and nothing else."""
 ALIKE = 0.3
 """Spread of a column's means over the sites, in standard deviations of the column,
 below which sites count as alike in it."""
@@ -58,14 +62,11 @@ class FittedInformation:
         H, in the units of θ, and the θ at which it was taken.
     leaning
         l_k of every site.
-    spread
-        w, how much the sites' levels are likely to differ.
     """
 
     information: Floats
     theta: Floats
     leaning: Floats
-    spread: float
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class SiteContext:
         l_k Σβ of every site, shape ``(K, e)``.
     scale
         σ_j of every column.
+    explained
+        r, of the means in the H that this was made of.
     units
         θ in units of this is θ on the prepared scale: H there is H_jk u_j u_k.
     """
@@ -93,6 +96,7 @@ class SiteContext:
     columns: Integers
     tilts: Floats
     scale: Floats
+    explained: float
     units: Floats
 
     @classmethod
@@ -110,7 +114,7 @@ class SiteContext:
         varying = [j for j in range(slots.width) if j not in fixed]
         columns = np.stack([slots.of_site(site)[varying] for site in slots.sites])
         plain, none = np.ones(slots.dimension), np.zeros(columns.shape)
-        found = cls(loading, constants, columns, none, none[0], plain)
+        found = cls(loading, constants, columns, none, none[0], 0.0, plain)
         masses, means = found._means(information)
         share = masses / masses.sum()
         # A column that each site has by itself has its information in as many parts.
@@ -122,10 +126,16 @@ class SiteContext:
         means = np.clip(means - tilts, -LARGEST_MEAN, LARGEST_MEAN)
         total = np.maximum(np.diag(within), 0.0)
         total = total + share @ (means - share @ means) ** 2
-        away = means - means.mean(axis=0)
-        spread = (away**2).mean(axis=0) + ALIKE**2 * total
-        scale = fit.spread / np.sqrt(len(varying) * np.maximum(spread, 1e-300))
-        return cls(loading, constants, columns, tilts, scale, plain)
+        away = ((means - means.mean(axis=0)) ** 2).mean(axis=0)
+        spread = np.maximum(away + ALIKE**2 * total, 1e-300)
+        scale = 1.0 / np.sqrt(len(varying) * spread)
+        explained = float((scale**2 * away).sum())
+        return cls(loading, constants, columns, tilts, scale, explained, plain)
+
+    @property
+    def own(self) -> float:
+        """1 − f r, the share of τ² that the columns are not expected to explain."""
+        return 1.0 - FOLLOWED * self.explained
 
     def inside(self, basis: Floats) -> SiteContext:
         """The same for H and θ in internal units, θ = B · (internal θ), B diagonal."""
@@ -139,7 +149,10 @@ class SiteContext:
         return found
 
     def at(self, information: Floats) -> Floats:
-        """What γ_j / σ_j adds to θ, for one H or a stack of them, ``(…, D, e)``."""
+        """What γ_j / σ_j adds to θ, for one H or a stack of them, ``(…, D, e)``.
+
+        γ_j / σ_j has variance f τ².
+        """
         means = self._means(information)[1] - self.tilts
         means = np.clip(means, -LARGEST_MEAN, LARGEST_MEAN)
         away = means - means.mean(axis=-2, keepdims=True)

@@ -22,7 +22,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -215,14 +214,10 @@ class SurvivalCheck(HeldOutCheck):
         )
 
     def sums(self, draws: Floats, rows: Rows, several: int = 1) -> Floats:
-        if several == 1:
-            risk = mean_prediction(self._risk, draws, rows)
-            shift = float(np.mean([self.log_baseline(theta, rows) for theta in draws]))
-            risk = risk + shift
-        else:
-            risk = mean_prediction(
-                partial(self._log_hazard, several=several), draws, rows
-            )
+        # The mean probability, as predictions have it, and not that of a mean hazard.
+        chance = mean_prediction(self._chance, draws, rows, several)
+        with np.errstate(all="ignore"):
+            risk = np.log(-np.log1p(-chance))
         place = bin_of(LOG_HAZARDS, np.clip(risk, -FARTHEST, FARTHEST))
         time = rows.outcome["time"][::several]
         event = _flag(rows, "event")[::several]
@@ -251,15 +246,12 @@ class SurvivalCheck(HeldOutCheck):
         risk: Floats = self.model.fitted(theta, rows)
         return np.clip(np.nan_to_num(risk), -FARTHEST, FARTHEST)
 
-    def _log_hazard(self, theta: Floats, rows: Rows, several: int) -> Floats:
-        """Log of the cumulative hazard at the horizon of each record, by the mean of
-        its rows' probabilities of an event."""
+    def _chance(self, theta: Floats, rows: Rows) -> Floats:
+        """Probability of an event by the horizon."""
         risk = self._risk(theta, rows) + self.log_baseline(theta, rows)
         # Beyond these, events are never or always expected.
-        hazard = np.exp(np.clip(risk, -30.0, 3.0))
-        chance = kernels.mean_by_record(-np.expm1(-hazard), several)
-        logs: Floats = np.log(-np.log1p(-chance))
-        return logs
+        chance: Floats = -np.expm1(-np.exp(np.clip(risk, -30.0, 3.0)))
+        return chance
 
     def log_baseline(self, theta: Floats, rows: Rows) -> float:
         """Log of the cumulative hazard at the horizon where eta is zero."""

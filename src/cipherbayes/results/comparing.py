@@ -8,7 +8,7 @@ from typing import TypedDict
 from scipy.special import ndtri
 
 from cipherbayes.errors import StudyError
-from cipherbayes.results.record import MeanRow, private_scores
+from cipherbayes.results.record import MeanRow, ResultRecord, private_scores
 from cipherbayes.results.result import Result
 from cipherbayes.study.checking_rules import outcome_of
 from cipherbayes.study.schema import Study
@@ -55,7 +55,7 @@ def compare(
     StudyError
         Where a result has no private score, outcomes differ, or both are one run.
     """
-    if first.record.get("run") and first.record["run"] == second.record.get("run"):
+    if _one_run(first.record, second.record):
         raise StudyError(
             "is compared with itself",
             where=f"study '{first.study.name}'",
@@ -86,6 +86,13 @@ def compare(
     if caution is None:
         return apart
     return {**apart, "better": None, "caution": caution}
+
+
+def _one_run(first: ResultRecord, second: ResultRecord) -> bool:
+    """Whether two results are of one run; without a number, by their estimates."""
+    if run := first.get("run"):
+        return run == second.get("run")
+    return bool(first.get("posterior")) and first == second
 
 
 def why_other_records(first: Study, second: Study) -> str | None:

@@ -38,6 +38,8 @@ NEAR_ZERO = 0.1
 this share of its end."""
 LEAST_RECORDS = 1.0
 """That a group must surely have to be described."""
+EMPTY = 1e-9
+"""Records of a group, in a draw, below which it has none to take shares of."""
 STEPS = 50
 """Of repeated averaging, each of which leaves the share of one range of the error."""
 
@@ -163,6 +165,14 @@ def _present(column: DescribedColumn, counts: Floats) -> Floats:
     return total
 
 
+def _shares(counts: Floats, total: Floats) -> Floats:
+    """Draws of a share, of those in which there is anybody: shares add up to one."""
+    there = total > EMPTY
+    if not there.any():
+        return np.zeros(1)
+    return np.asarray(counts[there] / total[there])
+
+
 def _sums(counted: CountedGroups, column: DescribedColumn) -> Floats:
     nothing = np.zeros((len(counted.groups), len(WEIGHTS)))
     return counted.sums.get(column.name, nothing)
@@ -238,18 +248,18 @@ def _statistics(
     counts, label = group.bins[column.name], group.label
     present = _present(column, counts)
     if column.missing:
-        absent = counts[:, -1] / np.maximum(group.rows, 1e-9)
+        absent = _shares(counts[:, -1], group.rows)
         yield _row(column.name, "missing share", label, absent, tail)
     if column.levels is not None:
         for level, count in zip(column.levels, counts.T, strict=False):
-            share = count / np.maximum(present, 1e-9)
+            share = _shares(count, present)
             yield _row(column.name, f"count: {level}", label, count, tail)
             yield _row(column.name, f"share: {level}", label, share, tail)
         return
     assert number is not None
     yield from _mean_and_sd(column, group, number, present, tail)
-    for name, share in QUANTILES.items():
-        yield _quantile(column, number.drawn, label, (name, share), tail)
+    for quantile in QUANTILES.items():
+        yield _quantile(column, number.drawn, label, quantile, tail)
 
 
 def _mean_and_sd(

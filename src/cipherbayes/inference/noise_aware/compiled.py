@@ -65,11 +65,14 @@ class TrajectoryLaw:
         Λ⁻¹ of θ.
     bend
         β.
+    following
+        √f τ, how much sites' levels follow the means of columns.
     """
 
     means: Means
     prior_covariance: Floats
     bend: Floats
+    following: Floats
 
 
 class Loops:
@@ -192,7 +195,8 @@ class Loops:
     def _of_chains(self, law: TrajectoryLaw, some: slice) -> tuple[Floats, ...]:
         """The fields of ``ChainLaw`` in loops.h, of some chains."""
         normal = (each[some] for each in self._prior.normal(law.means))
-        return *normal, _plain(law.prior_covariance)[some], law.bend[some]
+        covariance = _plain(law.prior_covariance)[some]
+        return *normal, covariance, law.bend[some], law.following[some]
 
 
 def slice_theta(

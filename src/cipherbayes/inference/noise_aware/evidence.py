@@ -287,17 +287,20 @@ class Evidence:
         information: Floats,
         prior_covariance: Floats,
         follows: SiteContext | None = None,
+        following: Floats | float = 1.0,
     ) -> tuple[Floats, Floats]:
         """log p(releases | H) and its gradient, for a stack of H.
 
         ``information`` and ``prior_covariance``, Λ⁻¹, have shape ``(chains, d, d)``.
         Where sites' levels follow the means in H, Λ⁻¹ is larger by what ``follows``
-        says.
+        says, with √f τ of every chain in ``following``.
         The gradient G is symmetric with d log p = tr(G dH) for symmetric dH.
         """
         h = information
         away = self.place - self.prior_mean
-        context = np.zeros((*h.shape[:2], 0)) if follows is None else follows.at(h)
+        context, size = np.zeros((*h.shape[:2], 0)), np.reshape(following, (-1, 1, 1))
+        if follows is not None:
+            context = size * follows.at(h)
         covariance = prior_covariance + context @ context.transpose(0, 2, 1)
         scaled = h @ covariance  # H Λ⁻¹
         varied = self.variation[:, None] * self.variation
@@ -322,5 +325,5 @@ class Evidence:
         slope -= solved[:, :, None] * away + curved + self.linear
         slope = 0.5 * (slope + slope.transpose(0, 2, 1))
         if follows is not None:
-            slope += follows.pulled_back(h, -h @ (spread @ (h @ context)))
+            slope += follows.pulled_back(h, -size * (h @ (spread @ (h @ context))))
         return value, slope + difference / self.information_sd**2

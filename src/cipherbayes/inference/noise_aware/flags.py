@@ -60,6 +60,9 @@ ALLOWS = 2.0
 THIN = 4.0
 """Information about a constant, in standard deviations of its noise, below which there
 may be hardly any: noise makes half of that in one study of twenty."""
+ENOUGH_OUTCOMES = 8.0
+"""Outcomes of a site with an equal share, in standard deviations of the noise of their
+sum, from which on the sites' levels are told from noise: a rule of thumb."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column below which its level is rare: fewer than
 one record in 24 has it."""
@@ -146,6 +149,19 @@ def flags_of(
                 "shorten the horizon where there are several, add records or raise ε)",
                 unusable=False,
                 parameters=thin,
+                caution=True,
+            )
+        )
+    if levels := _hidden_levels(recursion, evidence, places):
+        flags.append(
+            Flag(
+                "sites-hidden",
+                "sites have few outcomes for this noise: how much they differ may be "
+                "told too high, and their levels and the common one too low or too "
+                "high, with intervals that hold less often than they say (put sites "
+                "together under hierarchy.groups, take fewer cuts, or raise ε)",
+                unusable=False,
+                parameters=levels,
                 caution=True,
             )
         )
@@ -246,6 +262,31 @@ def _thin_baseline(evidence: Evidence, places: Floats) -> tuple[int, ...]:
     noise = evidence.information_sd * np.sqrt(owns.sum(axis=0))
     thin = (noise > 0.0) & (information < THIN * noise)
     return tuple(map(int, np.flatnonzero(thin)))
+
+
+def _hidden_levels(
+    recursion: NoiseAware, evidence: Evidence, places: Floats
+) -> tuple[int, ...]:
+    """The constants, where noise hides the outcomes of a site with an equal share.
+
+    A site's level is told by its outcomes less those expected, in all intervals of a
+    baseline together; its information about the level is about their number.
+    """
+    shape, sites = recursion.shape, evidence.layout.sites
+    constants = list(evidence.layout.constants)
+    if sites is None or sites.masses is None:
+        return ()
+    value = 1.0
+    if shape.level_values is not None:
+        value = float(shape.level_values[0])
+    elif shape.unit is not None:
+        value = 1.0 / float(shape.unit[constants[0]])
+    count = np.unique(sites.constants).size
+    outcomes = np.diag(evidence.information)[constants].sum() / (count * value**2)
+    noise = np.sqrt(evidence.variance * sites.kinds) / value
+    if outcomes >= ENOUGH_OUTCOMES * noise:
+        return ()
+    return _at_one_site(constants, places)
 
 
 def _alike_flags(

@@ -69,6 +69,9 @@ class Chains:
         The laws of the means U: their centres and scales.
     step, bend
         Step size, and β of :mod:`~.saturation`.
+    following
+        How much sites' levels follow the means of columns, √f τ
+        (:mod:`~cipherbayes.inference.site_context`).
     """
 
     moved: Floats
@@ -76,6 +79,7 @@ class Chains:
     means: Means
     step: Floats
     bend: Floats
+    following: Floats
 
 
 class InformationSampler:
@@ -136,6 +140,7 @@ class InformationSampler:
             means=means,
             step=np.full(chains, FIRST_STEP),
             bend=np.full(chains, bend),
+            following=np.zeros(chains),
         )
         self.renew_metric()
         # Start wider than the posterior is, so that R-hat can tell chains that do not
@@ -223,7 +228,7 @@ class InformationSampler:
         if not self._direct:
             information = flattened(built.matrix, place, bend)
         value, slope = self.evidence.log_density(
-            information, prior_covariance, self._follows
+            information, prior_covariance, self._follows, self.chains.following
         )
         if not self._direct:
             slope = pulled_back(slope, built.matrix, place, bend)
@@ -243,7 +248,7 @@ class InformationSampler:
         if self._loops is None:
             place, built, gain = self.leapfrog(step, leaps, momentum, prior_covariance)
         else:
-            law = TrajectoryLaw(here.means, prior_covariance, here.bend)
+            law = TrajectoryLaw(here.means, prior_covariance, here.bend, here.following)
             place, built, gain = self._loops.leapfrog(
                 self._metric, step, leaps, here.moved, momentum, law
             )

@@ -198,6 +198,7 @@ class _Walk:
     def set_between(self, prior: SitePrior, between: Floats) -> None:
         """Use this τ, by how much sites differ, of every chain from now on."""
         self.between = between
+        self.sampler.chains.following = prior.following(between)
         alone = replace(prior, context=None).covariance(between)
         self.covariance = self.recursion.shape.covariance_inside(alone)
 

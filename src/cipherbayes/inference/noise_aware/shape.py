@@ -327,18 +327,12 @@ class ScoreShape:
             self.level_values,
         )
 
-    def fitted(
-        self, theta: Floats, information: Floats, spread: float
-    ) -> FittedInformation:
-        """An H taken at an internal θ, in the units of θ, where sites may differ.
-
-        ``spread`` is how much the sites' levels are likely to differ.
-        """
+    def fitted(self, theta: Floats, information: Floats) -> FittedInformation:
+        """An H taken at an internal θ, in the units of θ, where sites may differ."""
         return FittedInformation(
             self.information_outside(information),
             self.outside(theta),
             self._site_masses.leaning(theta, information),
-            spread,
         )
 
     def predictor(self, theta: Floats) -> Floats:

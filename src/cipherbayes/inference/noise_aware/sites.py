@@ -13,25 +13,20 @@ import numpy as np
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.recursion import NoiseAware
-from cipherbayes.inference.site_comparison import (
-    SiteComparison,
-    compare_sites,
-    likely_levels,
-)
+from cipherbayes.inference.site_comparison import SiteComparison, compare_sites
 from cipherbayes.typing import Floats
 
 
 def in_context(recursion: NoiseAware, evidence: Evidence) -> NoiseAware:
     """This recursion with levels that may follow the means of the sites' columns.
 
-    How much they may is stated for the estimated H. Only the posterior uses this; the θ
-    of a round is chosen without.
+    How much each column may explain is stated for the estimated H. Only the posterior
+    uses this; the θ of a round is chosen without.
     """
     prior = recursion.prior
     if not isinstance(prior, SitePrior):
         return recursion
-    spread = likely_levels(prior, *_likelihood(recursion, evidence))
-    fit = recursion.shape.fitted(evidence.place, evidence.estimate, spread)
+    fit = recursion.shape.fitted(evidence.place, evidence.estimate)
     return replace(recursion, prior=prior.with_context(fit))
 
 

@@ -47,10 +47,10 @@ untilted(const Problem *q, const Work *w, int k, int j)
 }
 
 const double *
-with_context(const Problem *q, Work *w, const double *covariance)
+with_context(const Problem *q, Work *w, const ChainLaw *law)
 {
     const int d = q->d, f = q->followed, count = q->sites;
-    memcpy(w->covariance, covariance, (size_t)d * d * sizeof(double));
+    memcpy(w->covariance, law->prior_covariance, (size_t)d * d * sizeof(double));
     memset(w->context, 0, (size_t)d * f * sizeof(double));
     for (int j = 0; j < f; j++) {
         double middle = 0.0;
@@ -59,7 +59,7 @@ with_context(const Problem *q, Work *w, const double *covariance)
         for (int r = 0; r < q->b; r++) {
             const double mean = held(untilted(q, w, r % count, j), 0.0, LARGEST_MEAN);
             w->context[(size_t)q->order[r] * f + j] =
-                q->units[r] * q->follow[j] * (mean - middle);
+                law->following * q->units[r] * q->follow[j] * (mean - middle);
         }
     }
     for (int r = 0; r < q->b; r++)
@@ -71,7 +71,7 @@ with_context(const Problem *q, Work *w, const double *covariance)
 }
 
 void
-add_by_context(const Problem *q, Work *w, const double *h)
+add_by_context(const Problem *q, Work *w, const ChainLaw *law, const double *h)
 {
     const int d = q->d, f = q->followed, count = q->sites;
     const double *means = w->place + q->b;
@@ -81,8 +81,8 @@ add_by_context(const Problem *q, Work *w, const double *h)
     memset(w->by_means, 0, (size_t)count * f * sizeof(double));
     for (int r = 0; r < q->b; r++)
         for (int j = 0; j < f; j++)
-            w->by_means[(size_t)(r % count) * f + j] -=
-                q->units[r] * q->follow[j] * w->along[(size_t)q->order[r] * f + j];
+            w->by_means[(size_t)(r % count) * f + j] -= law->following * q->units[r]
+                * q->follow[j] * w->along[(size_t)q->order[r] * f + j];
     for (int j = 0; j < f; j++) {
         double middle = 0.0;
         for (int k = 0; k < count; k++)

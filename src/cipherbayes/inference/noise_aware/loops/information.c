@@ -395,7 +395,7 @@ density(const Problem *q, const ChainLaw *law, Work *w, const double *moved,
     const double *covariance = law->prior_covariance;
     if (q->followed > 0) {
         means_of_sites(q, w);
-        covariance = with_context(q, w, covariance);
+        covariance = with_context(q, w, law);
     }
     double value = evidence(q, w, h, covariance);
     if (!isfinite(value))
@@ -404,7 +404,7 @@ density(const Problem *q, const ChainLaw *law, Work *w, const double *moved,
         unflattened(q, w, law->bend, length, w->turned);
     pulled_back(q, w, w->turned);
     if (q->followed > 0)
-        add_by_context(q, w, h);
+        add_by_context(q, w, law, h);
     chain_rule(q, w, moved, gradient);
     return value + prior(q, law, w, moved, gradient);
 }

@@ -141,6 +141,7 @@ typedef struct {
     const double *along;      /* b rows: the means' precision is less by a a' of each */
     const double *prior_covariance;
     double bend;
+    double following;         /* how much levels follow means of columns: sqrt(f) tau */
 } ChainLaw;
 
 /* Memory for one density. */
@@ -176,10 +177,11 @@ double density(const Problem *problem, const ChainLaw *law, Work *work,
 /* A site's means, over all of its constants, in the units of theta. */
 void means_of_sites(const Problem *problem, Work *work);
 /* The prior's covariance with what levels follow, after means_of_sites(). */
-const double *with_context(const Problem *problem, Work *work, const double *covariance);
+const double *with_context(const Problem *problem, Work *work, const ChainLaw *law);
 /* Adds the derivatives by the coordinates that the context has, after evidence(), which
  * left W = total^-1 - solved solved' in work->total. */
-void add_by_context(const Problem *problem, Work *work, const double *h);
+void add_by_context(const Problem *problem, Work *work, const ChainLaw *law,
+                    const double *h);
 
 /* ---------------------------------------------------------------- leapfrog */
 

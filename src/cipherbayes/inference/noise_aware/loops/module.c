@@ -193,12 +193,12 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     return views->wrong ? -1 : 0;
 }
 
-/* mean, precision, along, prior_covariance and bend of every chain. */
+/* mean, precision, along, prior_covariance, bend and following of every chain. */
 static ChainLaw *
 take_laws(Views *views, PyObject *tuple, const Problem *q, Py_ssize_t *chains)
 {
-    PyObject *f[5];
-    if (views->wrong || arity(tuple, "laws", 5, f) < 0) {
+    PyObject *f[6];
+    if (views->wrong || arity(tuple, "laws", 6, f) < 0) {
         views->wrong = 1;
         return NULL;
     }
@@ -210,10 +210,11 @@ take_laws(Views *views, PyObject *tuple, const Problem *q, Py_ssize_t *chains)
     const double *along = take(views, f[2], "along", 'd', 2, *chains, means);
     const double *covariance =
         take(views, f[3], "prior_covariance", 'd', 3, *chains, d, d);
+    const double *following = take(views, f[5], "following", 'd', 1, *chains);
     ChainLaw *found = (ChainLaw *)memory_of(views, *chains * sizeof(ChainLaw) / 8 + 1);
     for (Py_ssize_t c = 0; !views->wrong && c < *chains; c++)
         found[c] = (ChainLaw){mean + c * n, precision + c * n, along + c * means,
-                              covariance + c * d * d, bend[c]};
+                              covariance + c * d * d, bend[c], following[c]};
     return found;
 }
 
