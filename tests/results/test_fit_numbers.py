@@ -186,6 +186,9 @@ def test_scores_of_few_events_are_flagged() -> None:
     assert flag["code"] == "few-events"
     assert "about 12 events (3 to 21)" in flag["message"]
     assert few_events({"events": about(60, 9)}) == few_events({}) == []
+    # Cells without events have some by the posterior, which the counts deny.
+    assert few_events({"events": about(26, 9)}, counted=3.0, noise=12.0)
+    assert few_events({"events": about(26, 9)}, counted=40.0, noise=12.0) == []
 
 
 @pytest.mark.parametrize(("sign", "word"), [(1.0, "more"), (-1.0, "less")])

@@ -149,6 +149,10 @@ class HeldOutCheck(ABC):
         of residual: ``(s, kinds)``."""
         return np.zeros((len(draws), self.kinds))
 
+    def events(self, sums: Floats) -> Floats:
+        """Those of the sums that count events; none where there are no events."""
+        return np.zeros(0)
+
 
 @dataclass(frozen=True)
 class BinaryCheck(HeldOutCheck):
@@ -172,6 +176,9 @@ class BinaryCheck(HeldOutCheck):
         log_odds = logit(np.clip(probability, 1e-12, 1.0 - 1e-12))
         cells = 2 * bin_of(LOG_ODDS, log_odds) + _flag(rows, "y")[::several]
         return _counted(cells, self.cells, record_shares(rows, several))
+
+    def events(self, sums: Floats) -> Floats:
+        return sums[1::2]
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         probability = np.clip(self.model.fitted(theta, rows), 0.0, 1.0)
@@ -227,6 +234,9 @@ class SurvivalCheck(HeldOutCheck):
         fate = np.where(free, 2 * INTERVALS, fate)
         cells = (2 * INTERVALS + 1) * place + fate
         return _counted(cells, self.cells, record_shares(rows, several))
+
+    def events(self, sums: Floats) -> Floats:
+        return sums.reshape(-1, 2 * INTERVALS + 1)[:, :INTERVALS].ravel()
 
     def residuals(self, theta: Floats, rows: Rows) -> tuple[Floats, Floats]:
         time, event = rows.outcome["time"], _flag(rows, "event")

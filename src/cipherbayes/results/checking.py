@@ -113,7 +113,10 @@ def check_fit(
             rows = _expected_rows(study)
             scores = scores_of(phase.check, released, flat, design, tail, rows)
             metrics = {"private": True, **scores, **metrics}
-            flags += few_events(scores)
+            events = phase.check.events(released.total)
+            noise = released.noise * float(np.sqrt(events.size))
+            if events.size:
+                flags += few_events(scores, float(events.sum()), noise)
         elif phase.purpose == "difference":
             rival = study.stated_evaluation.stated_rival
             metrics["difference"] = _difference(rival, released, metrics, tail)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cipherbayes.inference.flags import FlagRecord, flag_record
 from cipherbayes.models.design import Design
 from cipherbayes.results.record import FitTest, PrivateMetrics
@@ -17,6 +19,9 @@ OVERALL = {
     CHANGING: "give the baseline another shape (weibull, piecewise with other cuts)",
 }
 """What to do where all rows together are off."""
+SURELY = 1.645
+"""Standard deviations of noise by which a count must be above a number to be so in 95
+of 100 cases."""
 LEAST_EVENTS = 10.0
 """Events that held-out rows must surely have for scores to be told by them."""
 SUSPECT = 0.1
@@ -99,10 +104,19 @@ def sentence(row: FitTest, found: list[FitTest]) -> str:
     return f"{subject}: the model misses something{where}{curve}"
 
 
-def few_events(scores: PrivateMetrics) -> list[FlagRecord]:
-    """A flag where held-out rows may have so few events that scores are prior."""
+def few_events(
+    scores: PrivateMetrics, counted: float = math.inf, noise: float = 0.0
+) -> list[FlagRecord]:
+    """A flag where held-out rows may have so few events that scores are prior.
+
+    ``counted`` is the sum of the noised counts of events and ``noise`` its standard
+    deviation. The posterior takes no count to be negative, so where most cells are
+    empty it has too many.
+    """
     events = scores.get("events")
-    if events is None or events["lower"] >= LEAST_EVENTS:
+    if events is None:
+        return []
+    if min(events["lower"], counted - SURELY * noise) >= LEAST_EVENTS:
         return []
     count, low, high = (f"{events[each]:.0f}" for each in ("mean", "lower", "upper"))
     text = (
