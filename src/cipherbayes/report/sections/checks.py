@@ -251,8 +251,13 @@ def _of_groups(
     return table(said, ["What", *groups], body, class_="characteristics")
 
 
+def _is_share(row: DescribeRow) -> bool:
+    """Whether a row tells a part of the records, which is written in percent."""
+    return row["statistic"].startswith("share") or row["statistic"] == "missing share"
+
+
 def _mean(row: DescribeRow) -> str:
-    if row["statistic"].startswith("share"):
+    if _is_share(row):
         return f"{number(100 * row['mean'])} %"
     exact = row["lower"] == row["upper"]
     return f"{row['mean']:,.0f}" if exact else number(row["mean"])
@@ -261,7 +266,7 @@ def _mean(row: DescribeRow) -> str:
 def _spread(row: DescribeRow) -> str:
     """The interval; a number that is exact has none."""
     exact = row["lower"] == row["upper"]
-    if row["statistic"].startswith("share") and not exact:
+    if _is_share(row) and not exact:
         return f"{interval(100 * row['lower'], 100 * row['upper'])} %"
     return "exact" if exact else interval(row["lower"], row["upper"])
 
