@@ -365,6 +365,14 @@ def test_a_decimals_value_does_not_depend_on_the_digits_of_another_record(
         assert read[0][:3] == ["0.3", "-0.7", "120"]
 
 
+@pytest.mark.parametrize("kind", ["number", "text"])
+def test_a_decimal_that_is_no_number_is_missing(kind: Any) -> None:
+    """One that signals raises where it is compared with itself."""
+    values = pd.Series([Decimal("sNaN"), Decimal("NaN"), Decimal("2")], dtype=object)
+    (chunk,) = open_table(pd.DataFrame({"lab": values})).chunks({"lab": kind})
+    assert chunk.column("lab").to_pylist()[:2] == [None, None]
+
+
 def written_as(kind: str, values: list[Any], folder: Path) -> Any:
     """The same values in the ways that hospitals keep them."""
     objects = pd.DataFrame({"lab": pd.Series(values, dtype=object)})

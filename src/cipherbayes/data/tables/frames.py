@@ -70,6 +70,8 @@ class FrameTable(Table):
 
 def _cell(value: Any, kind: Kind) -> float | str | None:
     """A value of a column without a type, by itself; TypeError for neither."""
+    if isinstance(value, Decimal) and value.is_nan():  # some must not be compared
+        return None
     if value is None or value != value:  # NaN and its kin
         return None
     if isinstance(value, str):
