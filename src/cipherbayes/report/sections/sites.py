@@ -270,7 +270,9 @@ def _meta_analysis(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     rows: list[list[Content]] = []
     for row in hierarchy["meta_analysis"]:
         ours = row["posterior"]
-        between = spread.get(row["name"])
+        # All intervals of a common baseline have one spread.
+        stem = row["name"].partition("[")[0]
+        between = spread.get(row["name"], spread.get(stem))
         rows.append(
             [
                 row["name"],
