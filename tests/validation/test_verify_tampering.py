@@ -235,7 +235,7 @@ TAMPERING: list[tuple[Callable[[Path], None], str, str]] = [
     (another_epsilon, "certificate", "privacy.epsilon is 0.5"),
     (another_covering, "certificate", "privacy.covers"),
     (another_noise, "certificate", "privacy.noise_multiplier"),
-    (another_party, "parties", "parties.csp"),
+    (another_party, "parties", "parties[csp]"),
     (other_draws, "posterior", "not those that the totals give"),
     (other_names, "posterior", "other names"),
     (other_theta, "theta", "θ is another"),
