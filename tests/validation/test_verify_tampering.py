@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from verified_runs import finished, folder, states
+from verified_runs import change_record, finished, folder, states
 
 import cipherbayes as cb
 from cipherbayes.crypto.identity.signatures import SigningKey
@@ -34,13 +34,6 @@ from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 
 __all__ = ["finished", "folder", "runs"]
-
-
-def change_record(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = folder / "result.json"
-    record = json.loads(path.read_text())
-    change(record)
-    path.write_text(json.dumps(record))
 
 
 def another_mean(folder: Path) -> None:

@@ -17,6 +17,7 @@ ELSEWHERE = 1e-3
 """Share of a number, or of its interval's width, by which it may differ where draws
 show that another kind of machine made it: ranks of nearly equal draws change places,
 and noisy sums are solved for with other roundings."""
+ROUNDED = "but for rounding"
 ERRORS = 5.0
 """Monte Carlo errors by which two samplings of one posterior may differ: among a
 thousand parameters fewer than one in a hundred pairs of them exceeds it by chance."""
@@ -103,7 +104,7 @@ def paths_differ(said: list[Floats], implied: list[Floats]) -> tuple[str | None,
         if one.shape != other.shape or not alike(one, other):
             return f"after round {number + 1} of the fit θ is another", ""
         exact = exact and np.array_equal(one, other)
-    return None, "bit for bit" if exact else "but for rounding"
+    return None, "bit for bit" if exact else ROUNDED
 
 
 def draws_differ(
@@ -131,7 +132,7 @@ def draws_differ(
     if np.array_equal(said, implied):
         return None, True, "bit for bit"
     if alike(said, implied):
-        return None, False, "but for rounding"
+        return None, False, ROUNDED
     if not sampled or said.shape[1] < 4:
         return "the draws are not those that the totals give", False, ""
     worst = float(np.max(_errors_between(said, implied, tail)))

@@ -16,6 +16,7 @@ from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats
 from cipherbayes.validation.verify.comparing import (
+    ROUNDED,
     alike,
     correlations_differ,
     draws_differ,
@@ -153,28 +154,29 @@ def _compared(
     sampled = study.inference_method.samples_at_the_end
     tail = (1.0 - study.inference.interval) / 2.0
     likeness: Likeness = "same"
-    words = "bit for bit"
-    flat: list[tuple[Floats, Floats]] = []
+    pairs: list[tuple[Floats, Floats]] = []
     for (name, one), (_, other) in zip(
         _variables(theirs), _variables(ours), strict=True
     ):
         if one.shape != other.shape:
             return f"{name}: other draws than the totals give", likeness, ""
         pair = _columns(one), _columns(other)
-        found, same, how = draws_differ(*pair, sampled=sampled, tail=tail)
+        found, same, _ = draws_differ(*pair, sampled=sampled, tail=tail)
         if found is not None:
             return f"{name}: {found}", likeness, ""
         if not same and likeness != "sampled":
-            likeness, words = "rounded" if alike(*pair) else "sampled", how
-        flat.append(pair)
-    if theirs.step_size.shape != ours.step_size.shape or not alike(
-        theirs.step_size, ours.step_size
-    ):
+            likeness = "rounded" if alike(*pair) else "sampled"
+        pairs.append(pair)
+    sizes = theirs.step_size, ours.step_size
+    if sizes[0].shape != sizes[1].shape or not alike(*sizes):
         return "step_size: not that of the study and the totals", likeness, ""
-    if likeness == "sampled":
-        said, implied = (np.concatenate(x, axis=-1) for x in zip(*flat, strict=True))
-        return correlations_differ(said, implied), likeness, words
-    return None, likeness, words
+    if likeness == "same" and not np.array_equal(*sizes, equal_nan=True):
+        likeness = "rounded"
+    if likeness != "sampled":
+        return None, likeness, "bit for bit" if likeness == "same" else ROUNDED
+    said, implied = (np.concatenate(all_, axis=-1) for all_ in zip(*pairs, strict=True))
+    words = draws_differ(said, implied, sampled=sampled, tail=tail)[2]
+    return correlations_differ(said, implied), likeness, words
 
 
 def _columns(draws: Floats) -> Floats:
