@@ -165,10 +165,16 @@ def correlations_differ(said: Floats, implied: Floats) -> str | None:
     moving = np.ptp(implied, axis=(0, 1)) > 0.0
     if moving.sum() < 2:
         return None
-    one, other = said[..., moving], implied[..., moving]
-    sizes = rhat_and_ess(other)[1]
-    errors = np.sqrt(2.0 / np.minimum(sizes[:, None], sizes))
-    apart = np.abs(_fisher(one) - _fisher(other)) / errors
+    one, other = (normal_scores(each[..., moving]) for each in (said, implied))
+    r, ours = _correlations(one), _correlations(other)
+    sizes = np.minimum(rhat_and_ess(other)[1], rhat_and_ess(other**2)[1])
+    squares = other.reshape(-1, other.shape[-1]) ** 2
+    # Sites' effects are all wide where τ is large: then r is less sure than of normals.
+    together = (squares.T @ squares) / len(squares) / (1.0 + 2.0 * ours**2)
+    errors = np.sqrt(
+        2.0 / np.minimum(sizes[:, None], sizes) * np.maximum(together, 1.0)
+    )
+    apart = np.abs(np.arctanh(r) - np.arctanh(ours)) / errors
     worst = float(apart.max())
     if worst <= ERRORS:
         return None
@@ -178,13 +184,11 @@ def correlations_differ(said: Floats, implied: Floats) -> str | None:
     )
 
 
-def _fisher(draws: Floats) -> Floats:
-    """Correlations of normal scores between all columns, as Fisher's z."""
-    scores = normal_scores(draws).reshape(-1, draws.shape[-1])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.corrcoef(scores, rowvar=False)
+def _correlations(scores: Floats) -> Floats:
+    """Correlations between all columns, over all chains."""
+    found = np.corrcoef(scores.reshape(-1, scores.shape[-1]), rowvar=False)
     # Intervals of one baseline move together: their correlation is 1 but for rounding.
-    return np.arctanh(np.clip(found, -1.0 + 1e-9, 1.0 - 1e-9))
+    return np.clip(np.nan_to_num(found), -1.0 + 1e-9, 1.0 - 1e-9)
 
 
 def _errors_between(one: Floats, other: Floats, tail: float) -> Floats:
@@ -206,7 +210,12 @@ def _in_errors(other: Floats, flat: Floats, against: Floats, tail: float) -> Flo
     per = 2.0 / rhat_and_ess(other)[1]
     sd = against.std(axis=0)
     found = [np.abs(flat.mean(axis=0) - against.mean(axis=0)) / (sd * np.sqrt(per))]
-    found.append(np.abs(np.log(flat.std(axis=0) / sd)) / np.sqrt(per))
+    # A spread is less sure where tails are heavy, as those of sites' effects are, and
+    # where τ, which decides how wide they are, mixes more slowly than they do.
+    squares = ((other - against.mean(axis=0)) / sd) ** 2
+    heavy = np.maximum((squares**2).mean(axis=(0, 1)) - 1.0, 2.0) / 2.0
+    of_spread = np.maximum(per, 2.0 / rhat_and_ess(squares)[1])
+    found.append(np.abs(np.log(flat.std(axis=0) / sd)) / np.sqrt(heavy * of_spread))
     for share in (tail, 0.5, 1.0 - tail):
         ends = np.quantile(flat, share, axis=0)
         below = (against < ends).mean(axis=0)
