@@ -264,10 +264,11 @@ def test_other_bits_do_not_hide_other_numbers(
     assert "posterior" in {f.check for f in recomputed.check(shared, exact=True).failed}
     kept = (shared / "result.json").read_bytes()
     for check, name, forge in FORGED:
-        change_record(shared, lambda record, n=name, f=forge: f(record[n]))
+        record = json.loads(kept)
+        forge(record[name])
+        (shared / "result.json").write_text(json.dumps(record))
         failed = {f.check for f in recomputed.check(shared).failed}
         assert failed == {check}, name
-        (shared / "result.json").write_bytes(kept)
 
 
 @pytest.mark.slow
