@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cipherbayes.inference.diagnostics import normal_scores, rhat_and_ess
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, JsonObject
 
 ROUNDING = 1e-6
 """Relative difference that another processor or library version may make."""
@@ -74,7 +74,7 @@ def difference(
     return None if same else _differs(name, said, implied)
 
 
-def _unit(row: dict[str, Any]) -> float:
+def _unit(row: JsonObject) -> float:
     """What a difference in a row of numbers is compared with, besides the number."""
     if "p" in row or "shift" in row:
         return 1.0  # a probability, or posterior standard deviations

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from cipherbayes.inference.chains import Draws
 from cipherbayes.results.posterior_file import read_posterior
 from cipherbayes.results.result import Result
 from cipherbayes.study.schema import Study
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, JsonObject
 from cipherbayes.validation.verify.comparing import (
     ROUNDED,
     alike,
@@ -53,7 +53,7 @@ class FileDraws:
 def check_draws(
     findings: Findings,
     path: Path,
-    said: dict[str, Any],
+    said: JsonObject,
     study: Study,
     ours: Draws,
     *,

@@ -113,8 +113,8 @@ def _read(findings: Findings, folder: Path) -> JsonObject | None:
     return None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
+    found: JsonObject = {}
     for key, value in pairs:
         if key in found:
             raise _TwiceError(key[:80])
