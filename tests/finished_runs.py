@@ -126,6 +126,8 @@ chains = 1
 odd = {{ data = "odd.csv" }}
 """,
 }
+FEW = Effort(chains=2, warm_up=30, kept=40, doublings=0)
+"""What a page, or a test of what is made of draws, needs of a sampler."""
 
 
 class FinishedRuns:
@@ -151,8 +153,7 @@ class FinishedRuns:
             (home / "study.toml").write_text(text, encoding="utf-8")
             with pytest.MonkeyPatch.context() as patched:
                 if name == "hospitals":  # a page needs no good posterior
-                    few = Effort(chains=2, warm_up=30, kept=40, doublings=0)
-                    patched.setattr(Effort, "for_dimension", lambda _: few)
+                    patched.setattr(Effort, "for_dimension", lambda _: FEW)
                 cb.run(cb.Study.load(home / "study.toml"), out=home / "out")
         return home / "out"
 

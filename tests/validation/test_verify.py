@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from parties import small_study, write_tables
-from verified_runs import finished, states
+from verified_runs import change_record, finished, states
 
 import cipherbayes as cb
 from cipherbayes.errors import RunError
@@ -131,6 +131,11 @@ def test_a_run_that_lost_a_site_is_computed_with_the_noise_really_there(
     assert "2 to 3 sites" in said["sites in each total"]
 
 
+def without_the_reason(record: dict[str, Any]) -> None:
+    told = record["warnings"]
+    record["warnings"] = [text for text in told if not text.startswith("stopped")]
+
+
 def test_a_run_that_stopped_early_verifies_and_says_who_alone_can_tell(
     tmp_path: Path,
 ) -> None:
@@ -147,6 +152,12 @@ def test_a_run_that_stopped_early_verifies_and_says_who_alone_can_tell(
     assert findings.failed == []
     said = {finding.check: finding.said for finding in findings}
     assert "it stopped there" in said["rounds"]
+    assert "as the server told it: stopped after" in " ".join(
+        finding.said for finding in findings.unchecked
+    )
+    change_record(tmp_path / "out", without_the_reason)
+    failed = verify(tmp_path / "out").failed
+    assert "stopped after" in " ".join(f.said for f in failed if f.check == "warnings")
 
 
 # -- a site's own copy -----------------------------------------------------

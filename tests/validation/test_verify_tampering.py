@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from verified_runs import finished, folder, states
+from verified_runs import ROUNDS, change_record, finished, folder, states
 
 import cipherbayes as cb
 from cipherbayes.crypto.identity.signatures import SigningKey
@@ -34,13 +34,6 @@ from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 
 __all__ = ["finished", "folder", "runs"]
-
-
-def change_record(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    path = folder / "result.json"
-    record = json.loads(path.read_text())
-    change(record)
-    path.write_text(json.dumps(record))
 
 
 def another_mean(folder: Path) -> None:
@@ -229,13 +222,34 @@ def scores_of_no_rows(folder: Path) -> None:
     change_record(folder, lambda record: record.update(metrics={"auc": 0.99}))
 
 
+def scores_as_if_protected(folder: Path) -> None:
+    """Scores of public rows, which are not computed again, as those that are."""
+    change_record(folder, lambda record: record["metrics"].update(private=True))
+
+
+def said_to_have_stopped(folder: Path) -> None:
+    """A run with all of its rounds."""
+    text = f"stopped after {ROUNDS} rounds: site a: asked to"
+    change_record(folder, lambda record: record["warnings"].append(text))
+
+
+def text_for_seconds(folder: Path) -> None:
+    def change(record: dict[str, Any]) -> None:
+        record["parties"][0]["seconds"] = "as certified"
+
+    change_record(folder, change)
+
+
 TAMPERING: list[tuple[Callable[[Path], None], str, str]] = [
     (another_mean, "numbers", "mean"),
     (another_effect, "numbers", "estimate"),
     (another_epsilon, "certificate", "privacy.epsilon is 0.5"),
     (another_covering, "certificate", "privacy.covers"),
     (another_noise, "certificate", "privacy.noise_multiplier"),
-    (another_party, "parties", "parties.csp"),
+    (another_party, "parties", "parties[csp]"),
+    (text_for_seconds, "parties", "parties[csp].seconds does not belong"),
+    (scores_as_if_protected, "scores", "not scores of rows that are public"),
+    (said_to_have_stopped, "warnings", "does not follow: stopped after 6"),
     (other_draws, "posterior", "not those that the totals give"),
     (other_names, "posterior", "other names"),
     (other_theta, "theta", "θ is another"),
@@ -276,6 +290,16 @@ def test_a_result_that_promises_nothing_cannot_be_dressed_up(
     shutil.copytree(runs["insecure"], tmp_path / "out")
     tamper(tmp_path / "out")
     assert check in {f.check for f in verify(tmp_path / "out").failed}
+
+
+@pytest.mark.parametrize("name", ["run", "encryption", "parties"])
+def test_a_pooled_result_names_no_parties(
+    runs: FinishedRuns, tmp_path: Path, name: str
+) -> None:
+    shutil.copytree(runs["pooled"], tmp_path / "out")
+    assert verify(tmp_path / "out").failed == []
+    change_record(tmp_path / "out", lambda record: record.update({name: ["signed"]}))
+    assert "parties" in {f.check for f in verify(tmp_path / "out").failed}
 
 
 def test_what_differs_ends_the_command_with_an_error(folder: Path) -> None:

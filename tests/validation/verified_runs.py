@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import h5py
 import pytest
 from parties import small_study, write_tables
 
+from cipherbayes.inference.noise_aware import Effort
+from cipherbayes.protocols.plan import Plan, plan_study
+from cipherbayes.results.result import Result
 from cipherbayes.results.run import run
-from cipherbayes.validation.verify import Findings
+from cipherbayes.validation.verify import Findings, result_checks
+from cipherbayes.validation.verify.evidence import RunEvidence
+from cipherbayes.validation.verify.replaying import Replayed, replay
+from finished_runs import FEW, FinishedRuns
 
 ROUNDS = 6
 
@@ -36,3 +48,66 @@ def folder(finished: Path, tmp_path: Path) -> Path:
 
 def states(findings: Findings, check: str) -> set[str]:
     return {finding.state for finding in findings if finding.check == check}
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A run with all that a result can hold, and what its totals imply.
+
+    Computed once: tests change the result, never the totals.
+    """
+
+    evidence: RunEvidence
+    plan: Plan
+    replayed: Replayed
+    implied: Result
+
+    def check(self, folder: Path, *, exact: bool = False) -> Findings:
+        """The checks of a changed result, as `verify` makes them."""
+        findings = Findings()
+        evidence = replace(self.evidence, result=folder)
+        result_checks.check_result(
+            findings, evidence, self.plan, self.replayed, exact=exact
+        )
+        return findings
+
+
+@pytest.fixture(scope="session")
+def recomputed(runs: FinishedRuns) -> Recomputed:
+    """Sites that differ, a formula, protected scores and Table 1."""
+    evidence = RunEvidence.gather(
+        runs["hospitals"], study=None, roster=None, result=None
+    )
+    plan = plan_study(evidence.study)
+    sizes = [len(roster) for roster in evidence.transcript.rosters(plan)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Effort, "for_dimension", lambda _: FEW)
+        replayed = replay(plan, evidence.transcript, sizes)
+    assert replayed.draws is not None
+    implied = result_checks._assembled(plan, replayed, replayed.draws)
+    return Recomputed(evidence, plan, replayed, implied)
+
+
+@pytest.fixture
+def shared(recomputed: Recomputed, tmp_path: Path) -> Path:
+    """A copy of the result that a malicious server may change."""
+    assert recomputed.evidence.result is not None
+    for name in ("result.json", "posterior.nc"):
+        shutil.copy(recomputed.evidence.result / name, tmp_path / name)
+    return tmp_path
+
+
+def change_record(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "result.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def change_draws(folder: Path, change: Callable[[h5py.File], None]) -> None:
+    """Change posterior.nc, and the hash of it in result.json."""
+    path = folder / "posterior.nc"
+    with h5py.File(path, "r+") as file:
+        change(file)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    change_record(folder, lambda record: record.update(posterior_sha256=digest))

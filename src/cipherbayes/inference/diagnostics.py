@@ -38,13 +38,13 @@ def rhat(draws: Floats) -> Floats:
     if chains < 2 or count < 4:
         return np.full(width, np.nan)
     halves = _halves(draws)
-    return _where_finite(draws, _larger_rhat(halves, _normal_scores(halves)))
+    return _where_finite(draws, _larger_rhat(halves, normal_scores(halves)))
 
 
 def _larger_rhat(halves: Floats, scores: Floats) -> Floats:
     """The larger of R-hat of the draws and of their distances from the median."""
     folded = np.abs(halves - np.median(halves, axis=(0, 1)))
-    return np.fmax(_plain_rhat(scores), _plain_rhat(_normal_scores(folded)))
+    return np.fmax(_plain_rhat(scores), _plain_rhat(normal_scores(folded)))
 
 
 def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
@@ -57,7 +57,7 @@ def rhat_and_ess(draws: Floats) -> tuple[Floats, Floats]:
     if count < 4:
         return rhat(draws), np.full(width, np.nan)
     halves = _halves(draws)
-    scores = _normal_scores(halves)
+    scores = normal_scores(halves)
     sizes = _where_finite(draws, _plain_ess(scores))
     if chains < 2:
         return np.full(width, np.nan), sizes
@@ -75,7 +75,7 @@ def _halves(draws: Floats) -> Floats:
     return np.concatenate([draws[:, :half], draws[:, -half:]])
 
 
-def _normal_scores(draws: Floats) -> Floats:
+def normal_scores(draws: Floats) -> Floats:
     """Φ⁻¹((r − 3/8) / (S + 1/4)) of the ranks r; equal draws share their mean rank."""
     pooled = draws.reshape(-1, draws.shape[2])
     size = len(pooled)

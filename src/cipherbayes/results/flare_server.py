@@ -7,12 +7,7 @@ from pathlib import Path
 from cipherbayes.engine.flare.controller import RoundsController
 from cipherbayes.engine.local import Finished
 from cipherbayes.engine.run_folder import RunFolder
-from cipherbayes.results.from_private_run import assemble_private
-
-HELD_OUT = (
-    "held-out rows stay at their sites and are not scored: use `cipherbayes predict` "
-    "there"
-)
+from cipherbayes.results.from_private_run import NOT_SCORED, assemble_private
 
 
 class ResultController(RoundsController):
@@ -23,5 +18,5 @@ class ResultController(RoundsController):
     ) -> None:
         result = assemble_private(folder, finished, started, {})
         if folder.study.evaluation is not None and not folder.study.checks_privately:
-            result.record["warnings"].append(HELD_OUT)
+            result.record["warnings"].append(NOT_SCORED)
         result.save(out)

@@ -28,6 +28,14 @@ INSECURE = (
     "INSECURE-REPEATABLE NOISE: drawn from a seed, for tests only; "
     "this result protects nobody and is not certified"
 )
+FRAME_LEDGER = (
+    "the ledger of a frame lasts for one run only: give files to keep a budget across "
+    "studies"
+)
+NOT_SCORED = (
+    "held-out rows stay at their sites and are not scored: use `cipherbayes predict` "
+    "there"
+)
 
 
 def assemble_private(
@@ -40,12 +48,9 @@ def assemble_private(
     study, traffic = folder.study, finished.traffic
     warnings = cautions_of(folder.plan)
     if finished.stopped is not None:
-        warnings.append(f"stopped after {finished.rounds} rounds: {finished.stopped}")
+        warnings.append(f"{stopped_after(finished.rounds)}{finished.stopped}")
     if folder.holds_frames():
-        warnings.append(
-            "the ledger of a frame lasts for one run only: give files to keep a "
-            "budget across studies"
-        )
+        warnings.append(FRAME_LEDGER)
     messages = max(traffic.site_messages, 1)
     timing: Timing = {
         "site_s": max(traffic.site_seconds.values(), default=0.0),
@@ -86,6 +91,11 @@ def cautions_of(plan: Plan) -> list[str]:
     warnings = [INSECURE] if study.insecure else []
     warnings.extend(study.inference_method.cautions(study.model))
     return [*warnings, *plan.cautions()]
+
+
+def stopped_after(rounds: int) -> str:
+    """How the warning of a run begins that ended before its last round."""
+    return f"stopped after {rounds} rounds: "
 
 
 def taking_part(folder: RunFolder, traffic: Traffic) -> TakingPart:

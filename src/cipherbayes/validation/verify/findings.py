@@ -74,12 +74,10 @@ class Findings:
         self.all.append(Finding(check, "holds", said))
 
     def fails(self, check: str, said: str) -> None:
-        # It may quote what a server wrote: nothing that a terminal would obey.
-        plain = "".join(c if c.isprintable() else "?" for c in said)
-        self.all.append(Finding(check, "fails", plain))
+        self.all.append(Finding(check, "fails", _plain(said)))
 
     def unknown(self, check: str, said: str) -> None:
-        self.all.append(Finding(check, "not checked", said))
+        self.all.append(Finding(check, "not checked", _plain(said)))
 
     def judge(self, check: str, difference: str | None, said: str) -> None:
         """Holds with these words, or fails with what differs."""
@@ -108,3 +106,8 @@ class Findings:
                 {"check": f.check, "state": f.state, "said": f.said} for f in self.all
             ],
         }
+
+
+def _plain(said: str) -> str:
+    """It may quote what a server wrote: nothing that a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in said)

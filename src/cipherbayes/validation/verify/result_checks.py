@@ -1,43 +1,64 @@
-"""The checks of a result: certificate, parties, warnings, draws and numbers."""
+"""The checks of a result: every field of result.json, and the draws."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.protocols.certificate import no_budget
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check_fit
 from cipherbayes.results.from_draws import assemble
-from cipherbayes.results.from_private_run import cautions_of
-from cipherbayes.results.posterior_file import read_posterior
+from cipherbayes.results.from_private_run import (
+    FRAME_LEDGER,
+    NOT_SCORED,
+    cautions_of,
+    stopped_after,
+)
+from cipherbayes.results.record import Bytes, ResultRecord, Timing
+from cipherbayes.results.result import Result
 from cipherbayes.results.result_folder import FORMAT
-from cipherbayes.typing import Floats, JsonObject
-from cipherbayes.validation.verify.comparing import (
-    difference,
-    draws_differ,
+from cipherbayes.typing import JsonObject
+from cipherbayes.validation.verify.comparing import ELSEWHERE, ROUNDING, difference
+from cipherbayes.validation.verify.draws_checks import (
+    FileDraws,
+    Likeness,
+    check_draws,
 )
 from cipherbayes.validation.verify.evidence import RunEvidence
 from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.replaying import Replayed
 
-HEADINGS = ("version", "study", "study_hash", "protocol", "model", "method", "sites")
-NUMBERS = (
-    "rounds",
-    "interval",
-    "posterior",
-    "effects",
-    "baseline",
-    "moments",
-    "column_models",
-)
+FIELDS: dict[str, tuple[str, ...]] = {
+    "certificate": ("privacy",),
+    "parties": ("run", "encryption", "parties"),
+    "headings": (
+        *("version", "study", "study_hash", "protocol", "model", "method", "sites"),
+        *("rounds", "interval"),
+    ),
+    "scales": ("reference", "moments", "spread", "column_models"),
+    "characteristics": ("describe",),
+    "posterior": ("posterior_sha256",),
+    "numbers": ("posterior", "effects", "baseline", "formula", "hierarchy"),
+    "scores": ("metrics",),
+    "flags": ("flags", "cautions"),
+    "warnings": ("warnings",),
+    "cost": ("timing", "bytes"),
+    "release": ("cipherbayes",),
+}
+"""The fields of result.json that each check compares, each of them in one; what
+``cost`` and ``release`` say is told, and never computed again."""
+
+ONLY_TOLD = ("seconds", "bytes")
+"""What a party says of itself."""
+INFLUENCE = 0.1
+"""Posterior standard deviations by which a site's influence may differ where draws do
+by Monte Carlo errors: it is computed at the median of their τ."""
+RELEASE = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}")
 
 
 def check_result(
@@ -54,14 +75,10 @@ def check_result(
             "result", "there is no result.json here to compare: give one with --result"
         )
         return
-    try:
-        text = (evidence.result / "result.json").read_text(encoding="utf-8")
-        record = json.loads(text)
-        if not isinstance(record, dict) or record.get("version") != FORMAT:
-            raise ValueError
-    except (OSError, ValueError, RecursionError):
-        findings.fails("result", "result.json cannot be read, or has another version")
+    record = _read(findings, evidence.result)
+    if record is None:
         return
+    _fields(findings, record)
     implied: Mapping[str, Any] = plan.protocol.certificate(plan, replayed.rounds)
     findings.judge(
         "certificate",
@@ -71,55 +88,116 @@ def check_result(
         "whom it covers and holds against, follow from the rounds released",
     )
     _who(findings, evidence, plan, record)
-    _warnings(findings, cautions_of(plan), record)
     _posterior(findings, evidence.result, plan, replayed, record, exact=exact)
-    if plan.study.evaluation is None and record.get("metrics"):
-        findings.fails("scores", "there are scores, and the study holds out no rows")
-    if record.get("metrics") and not plan.study.checks_privately:
-        findings.unknown(
-            "scores", "scores on held-out rows: they need the rows, which are not here"
-        )
+    _told(findings, record)
+
+
+# -- what kind of file it is -----------------------------------------------
+
+
+class _TwiceError(ValueError):
+    """A key that an object has twice: readers differ in which of them they take."""
+
+
+def _read(findings: Findings, folder: Path) -> JsonObject | None:
+    try:
+        text = (folder / "result.json").read_text(encoding="utf-8")
+        record = json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
+        if not isinstance(record, dict) or record.get("version") != FORMAT:
+            raise ValueError
+        return record
+    except _TwiceError as error:
+        findings.fails("result", f"result.json has a key twice: {error}")
+    except (OSError, ValueError, RecursionError):
+        findings.fails("result", "result.json cannot be read, or has another version")
+    return None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> JsonObject:
+    found: JsonObject = {}
+    for key, value in pairs:
+        if key in found:
+            raise _TwiceError(key[:80])
+        found[key] = value
+    return found
+
+
+def _refused(constant: str) -> None:
+    """No run writes NaN or an infinity."""
+    raise ValueError(constant)
+
+
+def _fields(findings: Findings, record: JsonObject) -> None:
+    """That a result has no fields but those that are looked at below."""
+    for name in sorted(set(record) - set(ResultRecord.__annotations__)):
+        findings.fails("fields", f"{name[:80]} does not belong there")
 
 
 def _who(
     findings: Findings, evidence: RunEvidence, plan: Plan, record: JsonObject
 ) -> None:
     """Run, key and identities, as result.json names them."""
-    transcript = evidence.transcript
-    if transcript.pooled:
-        return
-    manifest = transcript.manifest
-    told = record.get("parties")
-    said = {
-        "run": record.get("run"),
-        "encryption": record.get("encryption"),
-        "parties": {
-            str(party.get("name")): party.get("identity")
-            for party in (told if isinstance(told, list) else [])
-            if isinstance(party, dict)
-        },
-    }
-    implied = {
-        "run": transcript.head.run.hex(),
-        "encryption": {"parameters": plan.scheme, "key": manifest.key_id.hex()},
-        "parties": {
-            "server": None,
-            **{n: evidence.pinned[n].id for n in ("csp", *plan.study.sites)},
-        },
-    }
+    transcript, told = evidence.transcript, record.get("parties")
+    parties = [_without_cost(row) for row in told] if isinstance(told, list) else told
+    said = {n: record[n] for n in FIELDS["parties"] if n in record}
+    said |= {"parties": parties}
+    implied: JsonObject = {"run": None, "encryption": None, "parties": []}
+    if not transcript.pooled:
+        keys = {n: evidence.pinned[n].id for n in ("csp", *plan.study.sites)}
+        implied = {
+            "run": transcript.head.run.hex(),
+            "encryption": {
+                "parameters": plan.scheme,
+                "key": transcript.manifest.key_id.hex(),
+            },
+            "parties": [
+                {"name": name, "identity": keys.get(name)}
+                for name in ("csp", "server", *sorted(plan.study.sites))
+            ],
+        }
     findings.judge(
         "parties",
         difference(said, implied, "result.json"),
-        "result.json names this run, its encryption key and the parties' keys",
+        "result.json names no run, key or party: there were none"
+        if transcript.pooled
+        else "result.json names this run, its encryption key and the parties' keys",
     )
 
 
-def _warnings(findings: Findings, due: list[str], record: JsonObject) -> None:
-    """That nothing which must be said was left out."""
-    told = record.get("warnings")
-    missing = [t for t in due if not isinstance(told, list) or t not in told]
-    if missing:
-        findings.fails("warnings", f"a warning was left out: {missing[0]}")
+def _without_cost(row: Any) -> Any:
+    """A party without the numbers that it told of itself."""
+    if not isinstance(row, dict):
+        return row
+    return {n: v for n, v in row.items() if n not in ONLY_TOLD or not _is_number(v)}
+
+
+def _told(findings: Findings, record: JsonObject) -> None:
+    """Say what nothing here can tell to be true, if it is at least such a thing."""
+    for name, kind in (("timing", Timing), ("bytes", Bytes)):
+        said = record.get(name)
+        if (
+            not isinstance(said, dict)
+            or set(said) != set(kind.__annotations__)
+            or not all(map(_is_number, said.values()))
+        ):
+            findings.fails("cost", f"{name} is not the numbers that a run writes")
+    findings.unknown(
+        "cost",
+        "seconds and bytes, as the parties told them (timing, bytes, and those of "
+        "each entry of parties)",
+    )
+    release = record.get("cipherbayes")
+    if not isinstance(release, str) or RELEASE.fullmatch(release) is None:
+        findings.fails("release", "cipherbayes is no version of a release")
+        return
+    findings.unknown("release", f"that release {release} wrote it, as it says")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# -- what the totals and the draws imply -----------------------------------
 
 
 def _posterior(
@@ -131,107 +209,252 @@ def _posterior(
     *,
     exact: bool,
 ) -> None:
-    """The draws, and every number in result.json that is made of them."""
+    """The draws, and every field of result.json that is made of them or of totals."""
     if replayed.draws is None:
         findings.fails("posterior", "the rounds told here do not suffice for a result")
         return
-    opened = _opened(result / "posterior.nc", record.get("posterior_sha256"))
-    if opened is None:
-        findings.fails(
-            "posterior", "posterior.nc is missing, damaged, or not the file named"
-        )
+
+    def implied_by(draws: Draws) -> Result:
+        return _assembled(plan, replayed, draws)
+
+    ours = replayed.draws
+    found = check_draws(
+        findings,
+        result / "posterior.nc",
+        record,
+        plan.study,
+        ours,
+        implied_by=implied_by,
+        exact=exact,
+    )
+    if found is None:
+        _without_draws(findings, plan, _json(implied_by(ours)), record)
         return
-    prepared, user, labels = opened
-    study, ours = plan.study, replayed.draws
-    found, same, alike = draws_differ(
-        prepared,
-        ours.theta,
-        sampled=study.inference_method.samples_at_the_end,
-        tail=(1.0 - study.inference.interval) / 2.0,
-    )
-    if found is None and exact and not same:
-        found = f"the draws are not the same bit for bit ({alike})"
-    findings.judge(
-        "posterior", found, f"the draws in posterior.nc follow from the totals, {alike}"
-    )
-    if found is not None:
-        return
-    theirs = replace(
-        ours, theta=prepared, step_size=np.full(prepared.shape[:2], np.nan)
-    )
-    implied = _assembled(plan, replayed, theirs)
-    scaled = np.asarray(implied.posterior["posterior"].to_dataset()["theta"])
-    if scaled.shape != user.shape or not np.allclose(scaled, user, rtol=1e-9, atol=0.0):
-        findings.fails("posterior", "the draws on your units are not those prepared")
-    if labels != _labels(implied.posterior):
-        findings.fails("posterior", "the draws' parameters have other names")
-    numbers = json.loads(json.dumps(implied.record))
-    names = [*HEADINGS, *NUMBERS, *(["flags", "cautions"] if same else [])]
-    differing = [difference(record.get(n), numbers.get(n), n) for n in names]
+    numbers, likeness = _json(found.result), found.likeness
+    within = ROUNDING if likeness == "same" else ELSEWHERE
+    _of_totals(findings, plan, numbers, record, within)
     findings.judge(
         "numbers",
-        next((text for text in differing if text is not None), None),
-        "every number of the posterior in result.json is made of these draws",
+        _numbers_differ(record, numbers, likeness, within),
+        "every number of the posterior in result.json is made of these draws: "
+        f"{_listed(n for n in FIELDS['numbers'] if n in numbers)}",
     )
-    if same:
-        _warnings(findings, numbers["warnings"], record)
-        _after_the_posterior(findings, plan, numbers, record)
-    else:
-        findings.unknown("flags", "flags and warnings depend on every bit of the draws")
+    _scores(findings, plan, numbers, record, within)
+    _flags(findings, found, numbers, record)
+    _warnings(findings, plan, replayed, numbers, record)
 
 
-def _after_the_posterior(
+def _json(result: Result) -> JsonObject:
+    found: JsonObject = json.loads(json.dumps(result.record))
+    return found
+
+
+def _fields_differ(
+    names: Iterable[str], said: JsonObject, implied: JsonObject, within: float
+) -> str | None:
+    """The first of these fields that differs, is missing or should not be there."""
+    for name in names:
+        if (name in said) != (name in implied):
+            has = "is missing" if name in implied else "does not belong there"
+            return f"{name} {has}"
+        found = difference(said.get(name), implied.get(name), name, within=within)
+        if found is not None:
+            return found
+    return None
+
+
+def _numbers_differ(
+    record: JsonObject, numbers: JsonObject, likeness: Likeness, within: float
+) -> str | None:
+    (said, shifts), (implied, due) = map(_without_influence, (record, numbers))
+    roughly = INFLUENCE if likeness == "sampled" else within
+    found = difference(shifts, due, "hierarchy.influence", within=roughly)
+    return found or _fields_differ(FIELDS["numbers"], said, implied, within)
+
+
+def _without_influence(record: JsonObject) -> tuple[JsonObject, Any]:
+    """A result without the influence of sites, and that influence."""
+    sites = record.get("hierarchy")
+    if not isinstance(sites, dict):
+        return record, None
+    rest = {name: value for name, value in sites.items() if name != "influence"}
+    return record | {"hierarchy": rest}, sites.get("influence")
+
+
+def _of_totals(
+    findings: Findings,
+    plan: Plan,
+    numbers: JsonObject,
+    record: JsonObject,
+    within: float,
+) -> None:
+    """What is made of the study and of totals, whatever the draws are."""
+    findings.judge(
+        "headings",
+        _fields_differ(FIELDS["headings"], record, numbers, ROUNDING),
+        "result.json says which study, model, method, sites and rounds these are",
+    )
+    findings.judge(
+        "scales",
+        _fields_differ(FIELDS["scales"], record, numbers, ROUNDING),
+        "the reference record and what was released of columns follow from the totals",
+    )
+    found = _fields_differ(FIELDS["characteristics"], record, numbers, within)
+    if found is not None or plan.study.describe is not None:
+        findings.judge(
+            "characteristics",
+            found,
+            "every number of 'describe' in result.json is made of the totals",
+        )
+
+
+def _without_draws(
     findings: Findings, plan: Plan, numbers: JsonObject, record: JsonObject
 ) -> None:
-    """Scores of protected rows and characteristics, which are made of totals too."""
-    for check_name, key, made in (
-        ("scores", "metrics", plan.study.checks_privately),
-        ("characteristics", "describe", plan.study.describe is not None),
-    ):
-        if made:
-            findings.judge(
-                check_name,
-                difference(record.get(key), numbers.get(key), key),
-                f"every number of '{key}' in result.json is made of the totals",
+    """What can be said where posterior.nc is not what the totals give."""
+    # Another machine may have made the totals' numbers too: nothing shows it did not.
+    _of_totals(findings, plan, numbers, record, ELSEWHERE)
+    _left_out(findings, cautions_of(plan), record)
+    for check in ("numbers", "scores", "flags", "warnings"):
+        findings.unknown(
+            check, f"{_listed(FIELDS[check])}: they are made of draws that differ"
+        )
+
+
+def _scores(
+    findings: Findings,
+    plan: Plan,
+    numbers: JsonObject,
+    record: JsonObject,
+    within: float,
+) -> None:
+    """Scores of held-out rows: made of totals and of draws where they are protected."""
+    said = record.get("metrics")
+    if plan.study.checks_privately:
+        findings.judge(
+            "scores",
+            _fields_differ(FIELDS["scores"], record, numbers, within),
+            "every number of 'metrics' in result.json is made of the totals",
+        )
+    elif not isinstance(said, dict) or "private" in said:
+        findings.fails("scores", "metrics are not scores of rows that are public")
+    elif plan.study.evaluation is None and said:
+        findings.fails("scores", "there are scores, and the study holds out no rows")
+    elif said:
+        findings.unknown(
+            "scores",
+            "scores on held-out rows need the rows, which are not here: metrics "
+            f"({_listed(said)})",
+        )
+
+
+def _flags(
+    findings: Findings, found: FileDraws, numbers: JsonObject, record: JsonObject
+) -> None:
+    """Flags and cautions; those that a sampler raises depend on its own draws."""
+    differs = _fields_differ(FIELDS["flags"], record, numbers, ROUNDING)
+    if differs is not None and found.likeness == "sampled":
+        open_to = {flag.code for flag in found.draws.flags}
+        said, implied = (_flags_of(each) for each in (record, numbers))
+        more = [f for f in said or [] if f not in (implied or [])]
+        fewer = [f for f in implied or [] if f not in (said or [])]
+        if said is not None and all(flag["name"] in open_to for flag in fewer):
+            findings.unknown(
+                "flags",
+                "raised by a sampler near a limit, so another machine's may differ; "
+                f"only in result.json: {_named(more)}; only in what is computed here: "
+                f"{_named(fewer)}",
             )
+            return
+    findings.judge(
+        "flags", differs, "flags and cautions follow from the totals and the draws"
+    )
 
 
-def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Any:
+def _flags_of(record: JsonObject) -> list[JsonObject] | None:
+    """All flags and cautions; None where they have another form."""
+    found = [record.get(name) for name in FIELDS["flags"]]
+    if not all(isinstance(each, list) for each in found):
+        return None
+    rows = [row for each in found for row in each or []]
+    named = all(
+        isinstance(row, dict)
+        and isinstance(row.get("name"), str)
+        and isinstance(row.get("message"), str)
+        for row in rows
+    )
+    return rows if named else None
+
+
+def _named(flags: list[JsonObject]) -> str:
+    return _listed(f"{flag['name']} ({flag['message'][:160]})" for flag in flags)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(name[:240] for name in names) or "none"
+
+
+def _warnings(
+    findings: Findings,
+    plan: Plan,
+    replayed: Replayed,
+    numbers: JsonObject,
+    record: JsonObject,
+) -> None:
+    """That all which must be said is there, and nothing that does not follow."""
+    told, flags = record.get("warnings"), _flags_of(record)
+    if not isinstance(told, list) or flags is None:
+        findings.fails("warnings", "warnings, flags or cautions have another form")
+        return
+    always, raised = cautions_of(plan), _flags_of(numbers) or []
+    notes = numbers["warnings"][len(always) + len(raised) :]
+    # Flags have a check of their own: here each is said to whoever reads warnings.
+    due = [*always, *(flag["message"] for flag in flags), *notes]
+    only_told = [text for text in told if _only_told(text, plan, replayed, record)]
+    stopped = stopped_after(replayed.rounds)
+    if replayed.rounds < plan.rounds and not any(
+        text.startswith(stopped) for text in only_told
+    ):
+        due.append(stopped)
+    _left_out(findings, due, record)
+    for text in told:
+        if text not in due and text not in only_told:
+            findings.fails("warnings", f"does not follow: {str(text)[:200]}")
+    for text in only_told:
+        findings.unknown("warnings", f"as the server told it: {text[:200]}")
+    if "warnings" not in {finding.check for finding in findings.failed}:
+        findings.holds("warnings", "what must be said is, and nothing else")
+
+
+def _only_told(text: Any, plan: Plan, replayed: Replayed, record: JsonObject) -> bool:
+    """Whether a warning is one that only those who ran the rounds can know."""
+    if not isinstance(text, str):
+        return False
+    if text.startswith(stopped_after(replayed.rounds)):
+        return replayed.rounds < plan.rounds
+    if text == NOT_SCORED:
+        public = plan.study.evaluation is not None and not plan.study.checks_privately
+        return public and not record.get("metrics")
+    return text == FRAME_LEDGER
+
+
+def _left_out(findings: Findings, due: list[str], record: JsonObject) -> None:
+    """That nothing which must be said was left out."""
+    told = record.get("warnings")
+    missing = [t for t in due if not isinstance(told, list) or t not in told]
+    if missing:
+        findings.fails("warnings", f"a warning was left out: {missing[0]}")
+
+
+def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Result:
     return assemble(
         plan.study,
         draws,
         privacy=no_budget(),
         metrics={},
-        warnings=[],
+        warnings=cautions_of(plan),
         moments=replayed.moments,
         column_models=replayed.column_models,
         range_ends=replayed.range_ends,
         checked=check_fit(plan, draws, replayed.moments, replayed.closing),
     )
-
-
-def _labels(tree: Any) -> list[list[str]]:
-    """The parameters' names on both scales."""
-    return [
-        [str(name) for name in tree[group].to_dataset()["parameter"].values]
-        for group in ("prepared", "posterior")
-    ]
-
-
-def _opened(
-    path: Path, digest: object
-) -> tuple[Floats, Floats, list[list[str]]] | None:
-    """Draws on the prepared scale and on the user's units, and their names."""
-    try:
-        # First: HDF5 takes its time over a damaged file.
-        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            return None
-        tree = read_posterior(path)
-        return (
-            np.array(tree["prepared"].to_dataset()["theta"], dtype=np.float64),
-            np.array(tree["posterior"].to_dataset()["theta"], dtype=np.float64),
-            _labels(tree),
-        )
-    # The file is a stranger's: HDF5 and xarray fail in their own ways.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
-        return None

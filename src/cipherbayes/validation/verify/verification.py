@@ -244,13 +244,13 @@ def _never(findings: Findings, evidence: RunEvidence) -> None:
     """Report what a transcript cannot show."""
     if evidence.transcript.pooled:
         findings.unknown("noise", "that the curator drew it, and told every round")
-        return
-    findings.unknown(
-        "decryption", "that the CSP decrypted honestly: it signs what it says it found"
-    )
-    findings.unknown("noise", protocol_of(evidence.study).unverifiable_noise)
+    else:
+        findings.unknown(
+            "decryption",
+            "that the CSP decrypted honestly: it signs what it says it found",
+        )
+        findings.unknown("noise", protocol_of(evidence.study).unverifiable_noise)
     if evidence.result is not None:
-        findings.unknown("cost", "seconds and bytes, as the parties told them")
         findings.unknown(
             "other files",
             "report.html and whatever else lies in the folder: write the page again "

@@ -1,0 +1,234 @@
+"""The checks of posterior.nc: every variable of every group."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from cipherbayes.inference.chains import Draws
+from cipherbayes.results.posterior_file import read_posterior
+from cipherbayes.results.result import Result
+from cipherbayes.study.schema import Study
+from cipherbayes.typing import Floats, JsonObject
+from cipherbayes.validation.verify.comparing import (
+    ROUNDED,
+    alike,
+    correlations_differ,
+    draws_differ,
+)
+from cipherbayes.validation.verify.findings import Findings
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Likeness = Literal["same", "rounded", "sampled"]
+"""How alike draws are: bit for bit, but for rounding, or of one posterior."""
+
+IN_UNITS = 1e-9
+"""Relative difference of draws in the user's units, made of the same prepared ones."""
+
+
+@dataclass(frozen=True)
+class FileDraws:
+    """What a posterior.nc holds that follows from the totals.
+
+    Attributes
+    ----------
+    draws
+        Those of the file: what result.json says is made of them.
+    result
+        What such draws imply.
+    """
+
+    draws: Draws
+    result: Result
+    likeness: Likeness
+
+
+def check_draws(
+    findings: Findings,
+    path: Path,
+    said: JsonObject,
+    study: Study,
+    ours: Draws,
+    *,
+    implied_by: Callable[[Draws], Result],
+    exact: bool,
+) -> FileDraws | None:
+    """Compare posterior.nc with the draws that the totals give.
+
+    On the prepared scale each variable is compared with what is computed here; all that
+    the file holds besides must be what a run makes of these.
+
+    Parameters
+    ----------
+    said
+        ``result.json``, which names the file's hash and the release that wrote it.
+    implied_by
+        The result that draws imply.
+    exact
+        Whether draws that are not the same bit for bit are others.
+
+    Returns
+    -------
+    FileDraws or None
+        None where there are no such draws.
+    """
+    opened = _opened(path, said.get("posterior_sha256"), ours)
+    if opened is None:
+        findings.fails(
+            "posterior",
+            "posterior.nc is missing, damaged, not the file named, or lacks a variable",
+        )
+        return None
+    tree, theirs = opened
+    found, likeness, how = _compared(theirs, ours, study)
+    if found is None and exact and likeness != "same":
+        found = f"the draws are not the same bit for bit ({how})"
+    if found is not None:
+        findings.fails("posterior", found)
+        return None
+    result = implied_by(theirs)
+    found = _tree_differs(tree, result.posterior, said.get("cipherbayes"))
+    findings.judge(
+        "posterior",
+        found,
+        f"the draws in posterior.nc ({', '.join(_names(ours))}) follow from the "
+        f"totals, {how}",
+    )
+    return FileDraws(theirs, result, likeness)
+
+
+def _opened(
+    path: Path, digest: object, ours: Draws
+) -> tuple[xr.DataTree, Draws] | None:
+    """The file, and its draws on the prepared scale."""
+    try:
+        # First: HDF5 takes its time over a damaged file.
+        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            return None
+        tree = read_posterior(path)
+        prepared = tree["prepared"].to_dataset()
+        step_size = tree["sample_stats"].to_dataset()["step_size"]
+        found = {n: np.array(prepared[n], dtype=np.float64) for n in _names(ours)}
+        theirs = replace(
+            ours,
+            theta=found["theta"],
+            step_size=np.array(step_size, dtype=np.float64),
+        )
+    # The file is a stranger's: HDF5 and xarray fail in their own ways.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+        return None
+    if ours.sites is not None:
+        sites = replace(
+            ours.sites,
+            effects=found["site_effect"],
+            between=found.get("between", ours.sites.between),
+        )
+        theirs = replace(theirs, sites=sites)
+    return tree, theirs
+
+
+def _names(draws: Draws) -> list[str]:
+    return [name for name, _ in _variables(draws)]
+
+
+def _variables(draws: Draws) -> Iterator[tuple[str, Floats]]:
+    """What a sampler drew, by its name in the file."""
+    yield "theta", draws.theta
+    if draws.sites is not None:
+        yield "site_effect", draws.sites.effects
+        if draws.sites.groups:
+            yield "between", draws.sites.between
+
+
+def _compared(
+    theirs: Draws, ours: Draws, study: Study
+) -> tuple[str | None, Likeness, str]:
+    """What differs or None, how alike all draws are, and that in words."""
+    sampled = study.inference_method.samples_at_the_end
+    tail = (1.0 - study.inference.interval) / 2.0
+    likeness: Likeness = "same"
+    pairs: list[tuple[Floats, Floats]] = []
+    for (name, one), (_, other) in zip(
+        _variables(theirs), _variables(ours), strict=True
+    ):
+        if one.shape != other.shape:
+            return f"{name}: other draws than the totals give", likeness, ""
+        pair = _columns(one), _columns(other)
+        found, same, _ = draws_differ(*pair, sampled=sampled, tail=tail)
+        if found is not None:
+            return f"{name}: {found}", likeness, ""
+        if not same and likeness != "sampled":
+            likeness = "rounded" if alike(*pair) else "sampled"
+        pairs.append(pair)
+    sizes = theirs.step_size, ours.step_size
+    if sizes[0].shape != sizes[1].shape or not alike(*sizes):
+        return "step_size: not that of the study and the totals", likeness, ""
+    if likeness == "same" and not np.array_equal(*sizes, equal_nan=True):
+        likeness = "rounded"
+    if likeness != "sampled":
+        return None, likeness, "bit for bit" if likeness == "same" else ROUNDED
+    said, implied = (np.concatenate(all_, axis=-1) for all_ in zip(*pairs, strict=True))
+    words = draws_differ(said, implied, sampled=sampled, tail=tail)[2]
+    return correlations_differ(said, implied), likeness, words
+
+
+def _columns(draws: Floats) -> Floats:
+    """Shape ``(chains, draws, d)``, whatever a draw's own shape is."""
+    return draws.reshape(*draws.shape[:2], -1)
+
+
+# -- everything else in the file -------------------------------------------
+
+
+def _tree_differs(
+    said: xr.DataTree, implied: xr.DataTree, release: object
+) -> str | None:
+    """Where a file holds something else than a run writes for these draws."""
+    groups = sorted({*said.children, *implied.children})
+    for group in groups:
+        if group not in said.children or group not in implied.children:
+            return f"the group {group} {_has(group not in said.children)}"
+        one, other = said[group].to_dataset(), implied[group].to_dataset()
+        # The release is the one that result.json names, whichever that is.
+        if one.attrs != {**other.attrs, "version": release}:
+            return f"the attributes of {group} are others"
+        names = sorted({*map(str, one.variables), *map(str, other.variables)})
+        for name in names:
+            if name not in one.variables or name not in other.variables:
+                return f"{group}/{name} {_has(name not in one.variables)}"
+            if not _same_variable(one.variables[name], other.variables[name]):
+                return _words(group, name)
+    return None
+
+
+def _has(missing: bool) -> str:
+    return "is missing" if missing else "does not belong there"
+
+
+def _words(group: str, name: str) -> str:
+    if name == "parameter":
+        return f"the draws' parameters in {group} have other names"
+    if group == "posterior" and name == "theta":
+        return "the draws on your units are not those prepared"
+    return f"{group}/{name} is not what these draws imply"
+
+
+def _same_variable(one: xr.Variable, other: xr.Variable) -> bool:
+    if one.dims != other.dims or one.shape != other.shape:
+        return False
+    said, implied = np.asarray(one.values), np.asarray(other.values)
+    if implied.dtype.kind != "f":
+        return bool(np.array_equal(said, implied))
+    if said.dtype != implied.dtype:
+        return False
+    # By the size of each column: a difference of large numbers may be nearly zero.
+    size = np.abs(np.nan_to_num(implied)).max(axis=(0, 1), initial=0.0)
+    near = IN_UNITS * size
+    return bool(np.allclose(said, implied, rtol=IN_UNITS, atol=near, equal_nan=True))
