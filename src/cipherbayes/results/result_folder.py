@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from cipherbayes.errors import RunError
-from cipherbayes.results.posterior_file import read_posterior, write_posterior
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.storage.folders import PARTIAL_POSTERIOR, make_folder
+from cipherbayes.storage.posterior_file import read_posterior, write_posterior
+from cipherbayes.storage.posterior_form import ForeignFileError
 from cipherbayes.study.schema import Study
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ UNREADABLE = (
     *(OSError, ValueError, KeyError, RecursionError),
     *(TypeError, AttributeError, RuntimeError),
 )
-"""What JSON, HDF5 and xarray raise for files that are damaged or no result's."""
+"""What JSON and xarray raise for files that are damaged or no result's."""
 
 
 def write_result(
@@ -57,12 +58,9 @@ def read_result(folder: Path) -> tuple[Study, xr.DataTree, ResultRecord]:
                 remedy="read it with the cipherbayes that wrote it",
             )
         study = Study.load(folder / "study.toml")
-        draws = folder / "posterior.nc"
         digest = record.pop("posterior_sha256", None)
-        # First: HDF5 takes its time over a damaged file.
-        if digest not in (None, hashlib.sha256(draws.read_bytes()).hexdigest()):
-            raise ValueError
-        return study, read_posterior(draws), cast(ResultRecord, record)
+        draws = read_posterior(folder / "posterior.nc", digest)
+        return study, draws, cast(ResultRecord, record)
     except (FileNotFoundError, NotADirectoryError):
         if (folder / "run.json").exists():
             raise RunError(
@@ -74,6 +72,12 @@ def read_result(folder: Path) -> tuple[Study, xr.DataTree, ResultRecord]:
             "holds no finished run",
             where=str(folder),
             remedy="give the folder that `cipherbayes run --out` wrote",
+        ) from None
+    except ForeignFileError as error:
+        raise RunError(
+            str(error),
+            where=str(folder),
+            remedy="ask whoever ran the study for the folder again, or run it again",
         ) from None
     except UNREADABLE:
         raise RunError(

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from cipherbayes.storage.posterior_file import read_posterior
+from cipherbayes.storage.posterior_form import ForeignFileError
 from cipherbayes.typing import JsonObject
 
 RIVAL_DRAWS = 32
@@ -74,16 +76,18 @@ def read_rival(folder: str | Path) -> JsonObject:
         study = tomllib.loads(text)
         name, study_hash = str(record["study"]), str(record["study_hash"])
         scales = record["moments"]
-        import xarray as xr
-
-        with xr.open_datatree(folder / "posterior.nc", engine="h5netcdf") as tree:
-            theta = tree["prepared/theta"].to_numpy()
+        tree = read_posterior(folder / "posterior.nc", record.get("posterior_sha256"))
+        theta = np.asarray(tree["prepared"]["theta"])
     except FileNotFoundError:
         raise ValueError(
             f"'{folder}' holds no finished run: give the folder that `cipherbayes run "
             "--out` wrote"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except ForeignFileError as error:
+        raise ValueError(f"the result in '{folder}' cannot be read: {error}") from None
+    except (
+        OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError
+    ):  # fmt: skip
         raise ValueError(f"the result in '{folder}' cannot be read") from None
     if "hierarchy" in study:
         raise ValueError(

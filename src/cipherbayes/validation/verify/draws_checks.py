@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from cipherbayes.inference.chains import Draws
-from cipherbayes.results.posterior_file import read_posterior
 from cipherbayes.results.result import Result
+from cipherbayes.storage.posterior_file import read_posterior
+from cipherbayes.storage.posterior_form import ForeignFileError
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, JsonObject
 from cipherbayes.validation.verify.comparing import (
@@ -79,14 +79,14 @@ def check_draws(
     FileDraws or None
         None where there are no such draws.
     """
-    opened = _opened(path, said.get("posterior_sha256"), ours)
-    if opened is None:
-        findings.fails(
-            "posterior",
-            "posterior.nc is missing, damaged, not the file named, or lacks a variable",
-        )
+    try:
+        tree, theirs = _opened(path, said.get("posterior_sha256"), ours)
+    except OSError:
+        findings.fails("posterior", "posterior.nc is missing, or cannot be opened")
         return None
-    tree, theirs = opened
+    except ForeignFileError as error:
+        findings.fails("posterior", str(error))
+        return None
     found, likeness, how = _compared(theirs, ours, study)
     if found is None and exact and likeness != "same":
         found = f"the draws are not the same bit for bit ({how})"
@@ -104,32 +104,19 @@ def check_draws(
     return FileDraws(theirs, result, likeness)
 
 
-def _opened(
-    path: Path, digest: object, ours: Draws
-) -> tuple[xr.DataTree, Draws] | None:
+def _opened(path: Path, digest: object, ours: Draws) -> tuple[xr.DataTree, Draws]:
     """The file, and its draws on the prepared scale."""
-    try:
-        # First: HDF5 takes its time over a damaged file.
-        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            return None
-        tree = read_posterior(path)
-        prepared = tree["prepared"].to_dataset()
-        step_size = tree["sample_stats"].to_dataset()["step_size"]
-        found = {n: np.array(prepared[n], dtype=np.float64) for n in _names(ours)}
-        theirs = replace(
-            ours,
-            theta=found["theta"],
-            step_size=np.array(step_size, dtype=np.float64),
-        )
-    # The file is a stranger's: HDF5 and xarray fail in their own ways.
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
-        return None
+    if not isinstance(digest, str):
+        raise ForeignFileError("result.json names no hash of posterior.nc")
+    tree = read_posterior(path, digest)
+    prepared, sizes = tree["prepared"].to_dataset(), tree["sample_stats"]["step_size"]
+    if missing := [name for name in _names(ours) if name not in prepared]:
+        raise ForeignFileError(f"posterior.nc lacks prepared/{missing[0]}")
+    found = {name: np.asarray(prepared[name]) for name in _names(ours)}
+    theirs = replace(ours, theta=found["theta"], step_size=np.asarray(sizes))
     if ours.sites is not None:
-        sites = replace(
-            ours.sites,
-            effects=found["site_effect"],
-            between=found.get("between", ours.sites.between),
-        )
+        between = found.get("between", ours.sites.between)
+        sites = replace(ours.sites, effects=found["site_effect"], between=between)
         theirs = replace(theirs, sites=sites)
     return tree, theirs
 
