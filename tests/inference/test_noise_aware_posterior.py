@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +16,11 @@ from cipherbayes.inference.noise_aware import (
     Effort,
     NoiseAware,
     NoiseAwareState,
-    flags,
     posterior,
     rounds,
     sample_posterior,
 )
+from cipherbayes.inference.noise_aware.drawn_flags import DrawnNumbers
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.flags import (
     _thin_baseline,
@@ -176,14 +175,19 @@ def test_what_a_posterior_denies_of_alike_columns_is_a_flag(
     possible: list[int],
     chance: float,
     said: list[tuple[tuple[int, ...], bool]],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where it counts with it, or noise hides it, that is a caution."""
-    by_sums = {flags.SAYS: seen, flags.ALLOWS: possible}
-    monkeypatch.setattr(flags, "alike_by_sums", lambda _, sds: by_sums[sds])
-    evidence: Any = SimpleNamespace(dimension=5)
-    drawn = np.array([0.0, chance, chance, 0.0, 0.0])
-    found = flags._alike_flags(evidence, drawn, np.eye(5))
+    drawn = DrawnNumbers(
+        held=False,
+        distance=0.0,
+        share=np.zeros(5),
+        seen=tuple(seen),
+        possible=tuple(possible),
+        chance=np.array([0.0, chance, chance, 0.0, 0.0]),
+        largest_rhat=1.0,
+        places=np.eye(5),
+    )
+    found = drawn.alike()
     assert [(flag.parameters, flag.caution) for flag in found] == said
 
 

@@ -6,7 +6,6 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,9 @@ from verified_runs import (
     states,
 )
 
-from cipherbayes.inference.flags import Flag
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.validation.verify import result_checks
-from cipherbayes.validation.verify.comparing import correlations_differ, draws_differ
-from cipherbayes.validation.verify.result_checks import FIELDS
+from cipherbayes.validation.verify.fields import FIELDS
 from finished_runs import runs
 
 __all__ = ["recomputed", "runs", "shared"]
@@ -209,88 +206,6 @@ def test_nothing_can_be_added_to_the_draws(
     assert states(recomputed.check(shared), "posterior") == {"fails"}
 
 
-# -- draws that are not the same bit for bit -------------------------------
-
-
-def one_bit(file: h5py.File) -> None:
-    draws = file["prepared/theta"]
-    draws[0, 0, 0] = np.nextafter(draws[0, 0, 0], np.inf)
-
-
-def another_order(file: h5py.File) -> None:
-    """The same posterior, as if other chains had been drawn from it."""
-    for group in ("posterior", "prepared"):
-        for name in ("theta", "site_effect", "between"):
-            draws = file[f"{group}/{name}"]
-            draws[...] = draws[()][::-1]
-
-
-FORGED: list[tuple[str, str, Any]] = [
-    ("characteristics", "describe", lambda said: said[0].update(mean=1.0)),
-    ("scores", "metrics", lambda said: said["auc"].update(mean=0.99)),
-    ("scores", "metrics", lambda said: said["fit"].clear()),
-    ("numbers", "hierarchy", lambda said: said["influence"][0].update(shift=3.0)),
-    ("numbers", "hierarchy", lambda said: said["sites"][0].update(mean=3.0)),
-    ("warnings", "warnings", lambda said: said.append("Covers all patients.")),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("redraw", [one_bit, another_order])
-def test_other_bits_do_not_hide_other_numbers(
-    recomputed: Recomputed, shared: Path, redraw: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Scores, Table 1 and sites are compared as closely as another machine allows."""
-    change_draws(shared, redraw)
-    made: list[Any] = []
-    honest = result_checks._assembled
-
-    def once(*given: Any) -> Any:
-        made[:] = made or [honest(*given)]
-        return made[0]
-
-    monkeypatch.setattr(result_checks, "_assembled", once)
-    # What an honest server would have made of these draws.
-    recomputed.check(shared)
-    implied = json.loads(json.dumps(made[0].record))
-    change_record(
-        shared,
-        lambda record: record.update(
-            {n: implied[n] for n in (*FIELDS["numbers"], "metrics") if n in implied}
-        ),
-    )
-    findings = recomputed.check(shared)
-    assert findings.failed == []
-    assert "posterior" in {f.check for f in recomputed.check(shared, exact=True).failed}
-    kept = (shared / "result.json").read_bytes()
-    for check, name, forge in FORGED:
-        record = json.loads(kept)
-        forge(record[name])
-        (shared / "result.json").write_text(json.dumps(record))
-        failed = {f.check for f in recomputed.check(shared).failed}
-        assert failed == {check}, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("redraw", "state"), [(one_bit, "fails"), (another_order, "not checked")]
-)
-def test_a_flag_that_is_left_out_is_named(
-    recomputed: Recomputed, shared: Path, redraw: Any, state: str
-) -> None:
-    """Only where chains went another way may a sampler's flag be another."""
-    draws = recomputed.replayed.draws
-    assert draws is not None
-    raised = Flag("not-mixed", "do not use these intervals", unusable=True)
-    replayed = replace(recomputed.replayed, draws=replace(draws, flags=(raised,)))
-    change_draws(shared, redraw)
-    findings = replace(recomputed, replayed=replayed).check(shared)
-    assert states(findings, "flags") == {state}
-    (said,) = (finding.said for finding in findings if finding.check == "flags")
-    if state == "not checked":
-        assert "only in what is computed here: not-mixed (do not use" in said
-
-
 def test_where_draws_are_others_the_rest_is_looked_at_or_named(
     recomputed: Recomputed, shared: Path
 ) -> None:
@@ -304,30 +219,3 @@ def test_where_draws_are_others_the_rest_is_looked_at_or_named(
     said = " ".join(finding.said for finding in findings.unchecked)
     for check in ("numbers", "scores", "flags", "warnings"):
         assert all(name in said for name in FIELDS[check])
-
-
-def test_parameters_that_no_longer_go_together_are_found() -> None:
-    """Each by itself is as it was; what is predicted from both is not."""
-    rng = np.random.default_rng(1)
-
-    def drawn() -> np.ndarray[Any, Any]:
-        one = rng.normal(size=(4, 400, 1))
-        return np.concatenate([one, one + 0.7 * rng.normal(size=one.shape)], axis=-1)
-
-    implied = drawn()
-    assert correlations_differ(drawn(), implied) is None
-    shuffled = drawn()
-    shuffled[..., 1] = shuffled[:, ::-1, 1]
-    assert draws_differ(shuffled, implied, sampled=True, tail=0.05)[0] is None
-    assert "go together" in str(correlations_differ(shuffled, implied))
-
-
-def test_what_does_not_vary_has_no_error_to_hide_in() -> None:
-    rng = np.random.default_rng(2)
-    implied = rng.normal(size=(4, 400, 2))
-    implied[..., 1] = 0.0
-    other = rng.normal(size=(4, 400, 2))
-    other[..., 1] = 0.0
-    assert draws_differ(other, implied, sampled=True, tail=0.05)[0] is None
-    other[..., 1] = 0.1
-    assert draws_differ(other, implied, sampled=True, tail=0.05)[0] is not None

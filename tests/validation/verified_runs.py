@@ -14,12 +14,14 @@ import h5py
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.inference.noise_aware import Effort
+from cipherbayes.inference.noise_aware import Effort, released
 from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.results.result import Result
 from cipherbayes.results.run import run
+from cipherbayes.storage.posterior_file import write_posterior
 from cipherbayes.validation.verify import Findings, result_checks
 from cipherbayes.validation.verify.evidence import RunEvidence
+from cipherbayes.validation.verify.fields import FIELDS
 from cipherbayes.validation.verify.replaying import Replayed, replay
 from finished_runs import FEW, FinishedRuns
 
@@ -86,6 +88,58 @@ def recomputed(runs: FinishedRuns) -> Recomputed:
     assert replayed.draws is not None
     implied = result_checks._assembled(plan, replayed, replayed.draws)
     return Recomputed(evidence, plan, replayed, implied)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What two kinds of machine make of the same totals.
+
+    ``folder`` is an honest result of the other one, whose chains went other ways.
+    """
+
+    here: Recomputed
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def elsewhere(
+    recomputed: Recomputed, tmp_path_factory: pytest.TempPathFactory
+) -> Elsewhere:
+    """The same run, with samplers that take as long as they should."""
+    plan, transcript = recomputed.plan, recomputed.evidence.transcript
+    sizes = [len(roster) for roster in transcript.rosters(plan)]
+    replayed = replay(plan, transcript, sizes)
+    sampled = released.sample_posterior
+
+    def otherwise(*given: Any, seed: int) -> Any:
+        return sampled(*given, seed=seed + 1)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(released, "sample_posterior", otherwise)
+        theirs = replay(plan, transcript, sizes).draws
+    assert replayed.draws is not None
+    assert theirs is not None
+    made = result_checks._assembled(plan, replayed, theirs)
+    folder = tmp_path_factory.mktemp("elsewhere")
+    assert recomputed.evidence.result is not None
+    shutil.copy(recomputed.evidence.result / "result.json", folder / "result.json")
+    of_draws = (*FIELDS["numbers"], *FIELDS["flags"], "metrics", "warnings")
+    implied = json.loads(json.dumps(made.record))
+
+    def change(record: dict[str, Any]) -> None:
+        record.update({name: implied[name] for name in of_draws if name in implied})
+
+    write_posterior(folder / "posterior.nc", made.posterior)
+    change_record(folder, change)
+    change_draws(folder, lambda _: None)
+    return Elsewhere(replace(recomputed, replayed=replayed, implied=made), folder)
+
+
+@pytest.fixture
+def other_machine(elsewhere: Elsewhere, tmp_path: Path) -> Path:
+    """A copy of the other machine's result that a malicious server may change."""
+    shutil.copytree(elsewhere.folder, tmp_path / "other")
+    return tmp_path / "other"
 
 
 @pytest.fixture

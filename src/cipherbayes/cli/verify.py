@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from cipherbayes.cli.console import console
+
+if TYPE_CHECKING:  # slow to import
+    from cipherbayes.validation.verify import Findings
 
 STYLES = {"holds": "green", "fails": "bold red", "not checked": "yellow"}
 
@@ -55,15 +58,21 @@ def verify(
             line = Text(f"{finding.state:>11}  ", style=STYLES[finding.state])
             line.append(f"{finding.check}: {finding.said}", style="default")
             console.print(line, soft_wrap=True)
-        console.print(_conclusion(len(findings.failed), len(findings.unchecked)))
+        console.print(_conclusion(findings))
     if findings.failed:
         raise typer.Exit(1)
 
 
-def _conclusion(failed: int, unchecked: int) -> str:
-    if failed:
-        checks = "1 check fails" if failed == 1 else f"{failed} checks fail"
+def _conclusion(findings: Findings) -> str:
+    if failed := findings.failed:
+        checks = "1 check fails" if len(failed) == 1 else f"{len(failed)} checks fail"
+        if all(finding.open for finding in failed):
+            return (
+                f"{checks}: whether this is the result of the signed totals cannot be "
+                "told here"
+            )
         return f"{checks}: this is not the result of the signed totals"
     return (
-        f"nothing differs; {unchecked} things cannot be seen from here, as said above"
+        f"nothing differs; {len(findings.unchecked)} things cannot be seen from here, "
+        "as said above"
     )

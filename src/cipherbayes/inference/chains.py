@@ -23,7 +23,7 @@ from cipherbayes.inference.target import Target
 from cipherbayes.typing import Floats, Integers, Progress
 
 if TYPE_CHECKING:
-    from cipherbayes.inference.flags import Flag
+    from cipherbayes.inference.flags import Flag, Leeway
 
 
 STIFFEST_STEP = 0.1
@@ -55,6 +55,8 @@ class Draws:
         Rounds of each chain, burn-in included.
     flags
         Warnings about the draws.
+    leeways
+        How warnings that depend on the draws may read for others of this posterior.
     sites
         What differs between sites; None where they are taken to be alike. ``theta``
         are then the common parameters.
@@ -72,6 +74,7 @@ class Draws:
     sites: SiteDraws | None = None
     comparison: SiteComparison | None = None
     site_records: Floats | None = None
+    leeways: tuple[Leeway, ...] = ()
 
     @classmethod
     def of_point(cls, theta: Floats, rounds: int) -> Draws:

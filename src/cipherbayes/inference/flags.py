@@ -70,3 +70,25 @@ class Flag:
         shown = "all parameters" if every else ", ".join(about)
         message = f"{self.message}: {shown}" if about else self.message
         return flag_record(self.code, message, unusable=self.unusable, parameters=about)
+
+
+@dataclass(frozen=True)
+class Leeway:
+    """How a flag that depends on draws may read for others of the same posterior.
+
+    Attributes
+    ----------
+    flag
+        The flag, with all parameters that it may be about.
+    sure
+        Those that it is about in any case.
+    needed
+        Whether it is raised in any case.
+    told
+        Whether its words tell an R-hat, which differs with the draws.
+    """
+
+    flag: Flag
+    sure: tuple[int, ...] = ()
+    needed: bool = True
+    told: bool = False

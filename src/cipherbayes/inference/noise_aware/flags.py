@@ -13,8 +13,13 @@ import numpy as np
 
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
-from cipherbayes.inference.flags import MOSTLY_PRIOR, Flag
+from cipherbayes.inference.flags import Flag, Leeway
 from cipherbayes.inference.noise_aware.alike_columns import alike_by_sums
+from cipherbayes.inference.noise_aware.drawn_flags import (
+    MOSTLY_PRIOR_FLAG,
+    DrawnNumbers,
+    at_one_site,
+)
 from cipherbayes.inference.noise_aware.evidence import HIDDEN, Evidence
 from cipherbayes.inference.noise_aware.prior_conflict import (
     HARMFUL,
@@ -34,23 +39,6 @@ from cipherbayes.typing import Floats
 HELD_BACK = 3
 """Rounds of the window whose step the trust region shortened, from which on θ is taken
 not to have settled."""
-FAR_FROM_WINDOW = 2.0
-"""Distance between the posterior mean and the θ at which the window's sums were taken,
-in posterior standard deviations (root mean square over directions), beyond which the
-sums say little about the posterior."""
-MOSTLY_PRIOR_FLAG = "mostly-prior"
-"""Code of the flag for such parameters."""
-LARGEST_RHAT = 1.2
-"""Largest R-hat of usable draws. With eight chains the mean of all draws is then off by
-√((R² − 1) / 8), a quarter of a posterior standard deviation, and a 90 % interval covers
-in 89 of 100 cases."""
-NOT_EXCLUDED = 0.02
-"""Posterior probability of following from the others that gets a column named."""
-ALIKE_FLAG = "columns-alike"
-"""Code of the flags for such columns."""
-DENIED = 0.5
-"""Posterior probability of following from the others below which the posterior
-contradicts released sums that say that columns do."""
 SAYS = 1.0
 """Standard deviations of noise by which the least eigenvalue of the released
 correlations may lie above a tenth for the sums to say that columns follow from each
@@ -99,8 +87,10 @@ def flags_of(
     draws: Draws,
     alike: Floats | None = None,
     common: CommonParameters | None = None,
-) -> tuple[Flag, ...]:
+) -> tuple[tuple[Flag, ...], tuple[Leeway, ...]]:
     """All flags of a finished run, with parameters by their number in one site's model.
+
+    And how those that depend on the draws may read for other draws.
 
     ``alike`` is the posterior probability of each column that it almost follows from
     the others.
@@ -110,35 +100,37 @@ def flags_of(
         common = CommonParameters(draws.theta, recursion.prior, np.eye(flat.shape[1]))
     prior, places = common.prior, common.loading
     judged = common.theta.reshape(-1, common.theta.shape[-1])
-    flags = []
-    held = state.held_back[BURN_IN:].sum() >= HELD_BACK
     window = recursion.shape.outside(window_averages(state)[0])
-    if held or _distance(flat, window) > FAR_FROM_WINDOW:
-        flags.append(
-            Flag(
-                "not-converged",
-                "do not use these intervals: the parameters were still moving in the "
-                "last rounds (separable outcomes, or noise larger than the signal)",
-                unusable=True,
-            )
-        )
+    every = [draws.theta, common.theta]
+    every += [] if common.between is None else [common.between]
+    mixing = rhat(np.concatenate(every, axis=2))
+    drawn = DrawnNumbers(
+        held=bool(state.held_back[BURN_IN:].sum() >= HELD_BACK),
+        distance=_distance(flat, window),
+        share=judged.std(axis=0) / prior.scale,
+        seen=tuple(alike_by_sums(evidence, SAYS)),
+        possible=tuple(alike_by_sums(evidence, ALLOWS)),
+        chance=np.zeros(evidence.dimension) if alike is None else alike,
+        largest_rhat=float(np.nanmax(mixing)) if np.isfinite(mixing).any() else np.nan,
+        places=places,
+    )
+    flags = drawn.not_converged()
     conflict = prior_conflict(evidence, normal=prior.kind == "normal")
     if conflict is not None:
         flags.append(_beyond_the_prior(conflict, places))
+    flags += drawn.mostly_prior()
+    flags += _of_releases(recursion, evidence, places)
+    flags += drawn.alike()
+    flags += drawn.not_mixed()
+    return tuple(flags), drawn.leeways()
+
+
+def _of_releases(
+    recursion: NoiseAware, evidence: Evidence, places: Floats
+) -> list[Flag]:
+    """Cautions that follow from what was released, whatever was drawn."""
     known = tuple(j for j, _ in evidence.layout.shares)
-    share = judged.std(axis=0) / prior.scale
-    if mostly := tuple(map(int, np.flatnonzero(share > MOSTLY_PRIOR))):
-        flags.append(
-            Flag(
-                MOSTLY_PRIOR_FLAG,
-                "wide: intervals more than half as wide as the prior's; read them as "
-                "the prior, not as a finding, and expect larger effects than it does "
-                "to lie outside (raise ε, add records, drop columns or state [prior])",
-                unusable=False,
-                parameters=mostly,
-                caution=True,
-            )
-        )
+    flags = []
     if thin := _thin_baseline(evidence, places):
         flags.append(
             Flag(
@@ -187,26 +179,12 @@ def flags_of(
                 caution=True,
             )
         )
-    flags += _alike_flags(evidence, alike, places)
-    every = [draws.theta, common.theta]
-    every += [] if common.between is None else [common.between]
-    mixing = rhat(np.concatenate(every, axis=2))
-    if np.isfinite(mixing).any() and np.nanmax(mixing) > LARGEST_RHAT:
-        flags.append(
-            Flag(
-                "not-mixed",
-                "do not use these intervals: the sampler's chains disagree (R-hat "
-                f"{np.nanmax(mixing):.2f}; drop columns that say the same thing, or "
-                "raise ε)",
-                unusable=True,
-            )
-        )
-    return tuple(flags)
+    return flags
 
 
 def _beyond_the_prior(conflict: PriorConflict, places: Floats) -> Flag:
     """The flag of a conflict with the prior, or a caution where it does little harm."""
-    parameters = _at_one_site(conflict.parameters, places)
+    parameters = at_one_site(tuple(conflict.parameters), places)
     if conflict.pull > HARMFUL:
         return Flag(
             "beyond-the-prior",
@@ -227,11 +205,6 @@ def _beyond_the_prior(conflict: PriorConflict, places: Floats) -> Flag:
         parameters=parameters,
         caution=True,
     )
-
-
-def _at_one_site(parameters: Sequence[int], places: Floats) -> tuple[int, ...]:
-    """The numbers in one site's model of these parameters of all sites."""
-    return tuple(map(int, np.flatnonzero(places[list(parameters)].any(axis=0))))
 
 
 def hidden_columns(
@@ -286,49 +259,7 @@ def _hidden_levels(
     noise = np.sqrt(evidence.variance * sites.kinds) / value
     if outcomes >= ENOUGH_OUTCOMES * noise:
         return ()
-    return _at_one_site(constants, places)
-
-
-def _alike_flags(
-    evidence: Evidence, drawn: Floats | None, places: Floats
-) -> tuple[Flag, ...]:
-    """Flags about columns of which one may almost follow from the others.
-
-    Where the posterior allows for it, intervals are wide and right. Where the released
-    sums say so and the posterior, whose prior expects most columns to be unrelated,
-    contradicts them, intervals may be too narrow.
-    """
-    chance = np.zeros(evidence.dimension) if drawn is None else drawn
-    seen = alike_by_sums(evidence, SAYS)
-    denied = bool(seen) and chance[seen].max() < DENIED
-    possible = alike_by_sums(evidence, ALLOWS)
-    named = {*map(int, np.flatnonzero(chance > NOT_EXCLUDED)), *possible}
-    named -= set(seen if denied else ())
-    found = []
-    if denied:
-        found.append(
-            Flag(
-                ALIKE_FLAG,
-                "intervals may be too narrow: by the released sums one of these "
-                "columns almost follows from the others, which the posterior takes for "
-                "noise; do not read their effects (drop one of them or raise ε)",
-                unusable=False,
-                parameters=_at_one_site(seen, places),
-            )
-        )
-    if named:
-        found.append(
-            Flag(
-                ALIKE_FLAG,
-                "wide, not wrong: columns of which one almost follows from the others, "
-                "or may as far as noise tells; they are known together better than one "
-                "by one (drop one of them or raise ε)",
-                unusable=False,
-                parameters=_at_one_site(sorted(named), places),
-                caution=True,
-            )
-        )
-    return tuple(found)
+    return at_one_site(tuple(constants), places)
 
 
 def not_calibrated(reason: str, parameters: int) -> Flag:

@@ -22,15 +22,12 @@ import numpy as np
 from cipherbayes.inference.between_sites import SitePrior, typical
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.diagnostics import rhat
-from cipherbayes.inference.flags import Flag
+from cipherbayes.inference.flags import Flag, Leeway
 from cipherbayes.inference.noise_aware.alike_columns import follows_from_others
 from cipherbayes.inference.noise_aware.contrasts import evidence_of
+from cipherbayes.inference.noise_aware.drawn_flags import LARGEST_RHAT
 from cipherbayes.inference.noise_aware.evidence import DENSE, Evidence
-from cipherbayes.inference.noise_aware.flags import (
-    LARGEST_RHAT,
-    CommonParameters,
-    flags_of,
-)
+from cipherbayes.inference.noise_aware.flags import CommonParameters, flags_of
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -64,6 +61,7 @@ class Posterior:
 
     draws: Draws
     flags: tuple[Flag, ...]
+    leeways: tuple[Leeway, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,16 +145,16 @@ def sample_posterior(
     alike = walk.alike
     prior = recursion.prior
     if not isinstance(prior, SitePrior):
-        return Posterior(draws, flags_of(recursion, state, evidence, draws, alike))
+        return Posterior(draws, *flags_of(recursion, state, evidence, draws, alike))
     judged = CommonParameters(common, prior.common, prior.slots.loading, between)
-    flags = flags_of(recursion, state, evidence, draws, alike, judged)
+    flags, leeways = flags_of(recursion, state, evidence, draws, alike, judged)
     draws = replace(
         draws,
         theta=common,
         sites=prior.site_draws(theta, common, between),
         comparison=compared_sites(recursion, prior.told, evidence, typical(between)),
     )
-    return Posterior(draws, flags)
+    return Posterior(draws, flags, leeways)
 
 
 class _Walk:

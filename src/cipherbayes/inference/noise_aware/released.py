@@ -74,7 +74,9 @@ class NoiseAwareRounds(Recursion):
         since, lost, inner = lost_sites.read_memory(last.memory, self.prior)
         seed = self.settings.seed
         posterior = sample_posterior(self._without(lost), inner, seed=seed)
-        draws = replace(posterior.draws, flags=posterior.flags)
+        draws = replace(
+            posterior.draws, flags=posterior.flags, leeways=posterior.leeways
+        )
         if self._site_records is not None:
             draws = replace(draws, site_records=self._site_records.counts)
         if self._site_prior is None or not lost:

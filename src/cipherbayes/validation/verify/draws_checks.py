@@ -15,13 +15,15 @@ from cipherbayes.storage.posterior_file import read_posterior
 from cipherbayes.storage.posterior_form import ForeignFileError
 from cipherbayes.study.schema import Study
 from cipherbayes.typing import Floats, JsonObject
-from cipherbayes.validation.verify.comparing import (
-    ROUNDED,
-    alike,
+from cipherbayes.validation.verify.comparing import ROUNDED, alike
+from cipherbayes.validation.verify.findings import Findings
+from cipherbayes.validation.verify.sampled_draws import (
+    TOO_FEW,
     correlations_differ,
     draws_differ,
+    mixing_differs,
+    only_moved,
 )
-from cipherbayes.validation.verify.findings import Findings
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -91,7 +93,7 @@ def check_draws(
     if found is None and exact and likeness != "same":
         found = f"the draws are not the same bit for bit ({how})"
     if found is not None:
-        findings.fails("posterior", found)
+        findings.fails("posterior", found, open=found.endswith(TOO_FEW))
         return None
     result = implied_by(theirs)
     found = _tree_differs(tree, result.posterior, said.get("cipherbayes"))
@@ -163,7 +165,11 @@ def _compared(
         return None, likeness, "bit for bit" if likeness == "same" else ROUNDED
     said, implied = (np.concatenate(all_, axis=-1) for all_ in zip(*pairs, strict=True))
     words = draws_differ(said, implied, sampled=sampled, tail=tail)[2]
-    return correlations_differ(said, implied), likeness, words
+    if only_moved(said, implied):
+        found = "the draws are those that the totals give, in another order"
+        return found, likeness, ""
+    found = correlations_differ(said, implied) or mixing_differs(said, implied)
+    return found, likeness, words
 
 
 def _columns(draws: Floats) -> Floats:

@@ -24,11 +24,15 @@ class Finding:
         ``"not checked"`` where it cannot be seen from here.
     said
         The finding in words.
+    open
+        Whether it fails because nobody can tell from here: what passes here must be
+        shown.
     """
 
     check: str
     state: State
     said: str
+    open: bool = False
 
 
 class CheckRecord(TypedDict):
@@ -73,8 +77,8 @@ class Findings:
     def holds(self, check: str, said: str) -> None:
         self.all.append(Finding(check, "holds", said))
 
-    def fails(self, check: str, said: str) -> None:
-        self.all.append(Finding(check, "fails", _plain(said)))
+    def fails(self, check: str, said: str, *, open: bool = False) -> None:
+        self.all.append(Finding(check, "fails", _plain(said), open))
 
     def unknown(self, check: str, said: str) -> None:
         self.all.append(Finding(check, "not checked", _plain(said)))

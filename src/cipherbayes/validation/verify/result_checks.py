@@ -1,10 +1,9 @@
-"""The checks of a result: every field of result.json, and the draws."""
+"""The checks of result.json: which fields it has, and every number in them."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,52 +12,32 @@ from cipherbayes.protocols.certificate import no_budget
 from cipherbayes.protocols.plan import Plan
 from cipherbayes.results.checking import check_fit
 from cipherbayes.results.from_draws import assemble
-from cipherbayes.results.from_private_run import (
-    FRAME_LEDGER,
-    NOT_SCORED,
-    cautions_of,
-    stopped_after,
-)
+from cipherbayes.results.from_private_run import cautions_of
 from cipherbayes.results.record import Bytes, ResultRecord, Timing
 from cipherbayes.results.result import Result
 from cipherbayes.results.result_folder import FORMAT
+from cipherbayes.storage.posterior_form import VERSION
 from cipherbayes.typing import JsonObject
 from cipherbayes.validation.verify.comparing import ELSEWHERE, ROUNDING, difference
 from cipherbayes.validation.verify.draws_checks import (
-    FileDraws,
     Likeness,
     check_draws,
 )
 from cipherbayes.validation.verify.evidence import RunEvidence
+from cipherbayes.validation.verify.fields import FIELDS, fields_differ, listed
 from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.replaying import Replayed
-
-FIELDS: dict[str, tuple[str, ...]] = {
-    "certificate": ("privacy",),
-    "parties": ("run", "encryption", "parties"),
-    "headings": (
-        *("version", "study", "study_hash", "protocol", "model", "method", "sites"),
-        *("rounds", "interval"),
-    ),
-    "scales": ("reference", "moments", "spread", "column_models"),
-    "characteristics": ("describe",),
-    "posterior": ("posterior_sha256",),
-    "numbers": ("posterior", "effects", "baseline", "formula", "hierarchy"),
-    "scores": ("metrics",),
-    "flags": ("flags", "cautions"),
-    "warnings": ("warnings",),
-    "cost": ("timing", "bytes"),
-    "release": ("cipherbayes",),
-}
-"""The fields of result.json that each check compares, each of them in one; what
-``cost`` and ``release`` say is told, and never computed again."""
+from cipherbayes.validation.verify.warning_checks import (
+    check_flags,
+    check_warnings,
+    left_out,
+)
 
 ONLY_TOLD = ("seconds", "bytes")
 """What a party says of itself."""
 INFLUENCE = 0.1
 """Posterior standard deviations by which a site's influence may differ where draws do
 by Monte Carlo errors: it is computed at the median of their τ."""
-RELEASE = re.compile(r"[0-9][0-9A-Za-z.+-]{0,40}")
 
 
 def check_result(
@@ -187,7 +166,7 @@ def _told(findings: Findings, record: JsonObject) -> None:
         "each entry of parties)",
     )
     release = record.get("cipherbayes")
-    if not isinstance(release, str) or RELEASE.fullmatch(release) is None:
+    if not isinstance(release, str) or VERSION.fullmatch(release) is None:
         findings.fails("release", "cipherbayes is no version of a release")
         return
     findings.unknown("release", f"that release {release} wrote it, as it says")
@@ -237,30 +216,16 @@ def _posterior(
         "numbers",
         _numbers_differ(record, numbers, likeness, within),
         "every number of the posterior in result.json is made of these draws: "
-        f"{_listed(n for n in FIELDS['numbers'] if n in numbers)}",
+        f"{listed(n for n in FIELDS['numbers'] if n in numbers)}",
     )
     _scores(findings, plan, numbers, record, within)
-    _flags(findings, found, numbers, record)
-    _warnings(findings, plan, replayed, numbers, record)
+    check_flags(findings, plan.study, found, numbers, record)
+    check_warnings(findings, plan, replayed, numbers, record)
 
 
 def _json(result: Result) -> JsonObject:
     found: JsonObject = json.loads(json.dumps(result.record))
     return found
-
-
-def _fields_differ(
-    names: Iterable[str], said: JsonObject, implied: JsonObject, within: float
-) -> str | None:
-    """The first of these fields that differs, is missing or should not be there."""
-    for name in names:
-        if (name in said) != (name in implied):
-            has = "is missing" if name in implied else "does not belong there"
-            return f"{name} {has}"
-        found = difference(said.get(name), implied.get(name), name, within=within)
-        if found is not None:
-            return found
-    return None
 
 
 def _numbers_differ(
@@ -269,7 +234,7 @@ def _numbers_differ(
     (said, shifts), (implied, due) = map(_without_influence, (record, numbers))
     roughly = INFLUENCE if likeness == "sampled" else within
     found = difference(shifts, due, "hierarchy.influence", within=roughly)
-    return found or _fields_differ(FIELDS["numbers"], said, implied, within)
+    return found or fields_differ(FIELDS["numbers"], said, implied, within)
 
 
 def _without_influence(record: JsonObject) -> tuple[JsonObject, Any]:
@@ -291,15 +256,15 @@ def _of_totals(
     """What is made of the study and of totals, whatever the draws are."""
     findings.judge(
         "headings",
-        _fields_differ(FIELDS["headings"], record, numbers, ROUNDING),
+        fields_differ(FIELDS["headings"], record, numbers, ROUNDING),
         "result.json says which study, model, method, sites and rounds these are",
     )
     findings.judge(
         "scales",
-        _fields_differ(FIELDS["scales"], record, numbers, ROUNDING),
+        fields_differ(FIELDS["scales"], record, numbers, ROUNDING),
         "the reference record and what was released of columns follow from the totals",
     )
-    found = _fields_differ(FIELDS["characteristics"], record, numbers, within)
+    found = fields_differ(FIELDS["characteristics"], record, numbers, within)
     if found is not None or plan.study.describe is not None:
         findings.judge(
             "characteristics",
@@ -314,10 +279,10 @@ def _without_draws(
     """What can be said where posterior.nc is not what the totals give."""
     # Another machine may have made the totals' numbers too: nothing shows it did not.
     _of_totals(findings, plan, numbers, record, ELSEWHERE)
-    _left_out(findings, cautions_of(plan), record)
+    left_out(findings, cautions_of(plan), record)
     for check in ("numbers", "scores", "flags", "warnings"):
         findings.unknown(
-            check, f"{_listed(FIELDS[check])}: they are made of draws that differ"
+            check, f"{listed(FIELDS[check])}: they are made of draws that differ"
         )
 
 
@@ -333,7 +298,7 @@ def _scores(
     if plan.study.checks_privately:
         findings.judge(
             "scores",
-            _fields_differ(FIELDS["scores"], record, numbers, within),
+            fields_differ(FIELDS["scores"], record, numbers, within),
             "every number of 'metrics' in result.json is made of the totals",
         )
     elif not isinstance(said, dict) or "private" in said:
@@ -344,106 +309,8 @@ def _scores(
         findings.unknown(
             "scores",
             "scores on held-out rows need the rows, which are not here: metrics "
-            f"({_listed(said)})",
+            f"({listed(said)})",
         )
-
-
-def _flags(
-    findings: Findings, found: FileDraws, numbers: JsonObject, record: JsonObject
-) -> None:
-    """Flags and cautions; those that a sampler raises depend on its own draws."""
-    differs = _fields_differ(FIELDS["flags"], record, numbers, ROUNDING)
-    if differs is not None and found.likeness == "sampled":
-        open_to = {flag.code for flag in found.draws.flags}
-        said, implied = (_flags_of(each) for each in (record, numbers))
-        more = [f for f in said or [] if f not in (implied or [])]
-        fewer = [f for f in implied or [] if f not in (said or [])]
-        if said is not None and all(flag["name"] in open_to for flag in fewer):
-            findings.unknown(
-                "flags",
-                "raised by a sampler near a limit, so another machine's may differ; "
-                f"only in result.json: {_named(more)}; only in what is computed here: "
-                f"{_named(fewer)}",
-            )
-            return
-    findings.judge(
-        "flags", differs, "flags and cautions follow from the totals and the draws"
-    )
-
-
-def _flags_of(record: JsonObject) -> list[JsonObject] | None:
-    """All flags and cautions; None where they have another form."""
-    found = [record.get(name) for name in FIELDS["flags"]]
-    if not all(isinstance(each, list) for each in found):
-        return None
-    rows = [row for each in found for row in each or []]
-    named = all(
-        isinstance(row, dict)
-        and isinstance(row.get("name"), str)
-        and isinstance(row.get("message"), str)
-        for row in rows
-    )
-    return rows if named else None
-
-
-def _named(flags: list[JsonObject]) -> str:
-    return _listed(f"{flag['name']} ({flag['message'][:160]})" for flag in flags)
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(name[:240] for name in names) or "none"
-
-
-def _warnings(
-    findings: Findings,
-    plan: Plan,
-    replayed: Replayed,
-    numbers: JsonObject,
-    record: JsonObject,
-) -> None:
-    """That all which must be said is there, and nothing that does not follow."""
-    told, flags = record.get("warnings"), _flags_of(record)
-    if not isinstance(told, list) or flags is None:
-        findings.fails("warnings", "warnings, flags or cautions have another form")
-        return
-    always, raised = cautions_of(plan), _flags_of(numbers) or []
-    notes = numbers["warnings"][len(always) + len(raised) :]
-    # Flags have a check of their own: here each is said to whoever reads warnings.
-    due = [*always, *(flag["message"] for flag in flags), *notes]
-    only_told = [text for text in told if _only_told(text, plan, replayed, record)]
-    stopped = stopped_after(replayed.rounds)
-    if replayed.rounds < plan.rounds and not any(
-        text.startswith(stopped) for text in only_told
-    ):
-        due.append(stopped)
-    _left_out(findings, due, record)
-    for text in told:
-        if text not in due and text not in only_told:
-            findings.fails("warnings", f"does not follow: {str(text)[:200]}")
-    for text in only_told:
-        findings.unknown("warnings", f"as the server told it: {text[:200]}")
-    if "warnings" not in {finding.check for finding in findings.failed}:
-        findings.holds("warnings", "what must be said is, and nothing else")
-
-
-def _only_told(text: Any, plan: Plan, replayed: Replayed, record: JsonObject) -> bool:
-    """Whether a warning is one that only those who ran the rounds can know."""
-    if not isinstance(text, str):
-        return False
-    if text.startswith(stopped_after(replayed.rounds)):
-        return replayed.rounds < plan.rounds
-    if text == NOT_SCORED:
-        public = plan.study.evaluation is not None and not plan.study.checks_privately
-        return public and not record.get("metrics")
-    return text == FRAME_LEDGER
-
-
-def _left_out(findings: Findings, due: list[str], record: JsonObject) -> None:
-    """That nothing which must be said was left out."""
-    told = record.get("warnings")
-    missing = [t for t in due if not isinstance(told, list) or t not in told]
-    if missing:
-        findings.fails("warnings", f"a warning was left out: {missing[0]}")
 
 
 def _assembled(plan: Plan, replayed: Replayed, draws: Draws) -> Result:
