@@ -19,7 +19,8 @@ from cipherbayes.protocols.messages import encode
 from cipherbayes.protocols.transcripts import FILE, Transcript, transcript_bytes
 from cipherbayes.results.run import run
 from cipherbayes.validation.verify import verify
-from cipherbayes.validation.verify.comparing import difference, draws_differ
+from cipherbayes.validation.verify.comparing import difference
+from cipherbayes.validation.verify.sampled_draws import draws_differ
 from finished_runs import FinishedRuns, runs
 from terminal import cipherbayes
 

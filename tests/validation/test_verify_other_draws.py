@@ -24,13 +24,16 @@ from verified_runs import (
     states,
 )
 
+from cipherbayes.cli.verify import _conclusion
 from cipherbayes.inference.flags import Flag, Leeway
 from cipherbayes.inference.noise_aware.drawn_flags import DrawnNumbers, not_mixed
 from cipherbayes.results.from_private_run import cautions_of
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.results.result import Result
+from cipherbayes.storage.posterior_file import write_posterior
 from cipherbayes.typing import Floats
 from cipherbayes.validation.verify import result_checks
+from cipherbayes.validation.verify.fields import FIELDS
 from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.sampled_draws import (
     TOO_FEW,
@@ -216,6 +219,33 @@ def test_this_machines_draws_in_another_order_fail(
     change_draws(shared, another_order)
     (said,) = [f for f in recomputed.check(shared).failed if f.check == "posterior"]
     assert "in another order" in said.said
+
+
+@pytest.mark.slow
+def test_what_cannot_be_told_fails_and_the_rest_is_looked_at(
+    recomputed: Recomputed, shared: Path
+) -> None:
+    """Too few draws to tell a moved mean by: no proof of a lie, and no pass."""
+    ours = recomputed.replayed.draws
+    assert ours is not None
+    moved = ours.theta + 0.3 * ours.theta.std(axis=(0, 1))
+    made = result_checks._assembled(
+        recomputed.plan, recomputed.replayed, replace(ours, theta=moved)
+    )
+    write_posterior(shared / "posterior.nc", made.posterior)
+    implied = json.loads(json.dumps(made.record))
+    of_draws = (*FIELDS["numbers"], *FIELDS["flags"], "metrics", "warnings")
+    change_record(
+        shared, lambda record: record.update({n: implied[n] for n in of_draws})
+    )
+    change_draws(shared, lambda _: None)
+    findings = recomputed.check(shared)
+    assert [(f.check, f.open) for f in findings.failed] == [("posterior", True)]
+    assert "cannot be told" in _conclusion(findings)
+    change_record(shared, lambda r: r["cautions"].append(INVENTED.as_record(())))
+    findings = recomputed.check(shared)
+    assert "flags" in {f.check for f in findings.failed}
+    assert "is not the result" in _conclusion(findings)
 
 
 # -- flags -----------------------------------------------------------------

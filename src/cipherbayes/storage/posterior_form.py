@@ -118,7 +118,7 @@ def checked_groups(file: h5py.File, size: int) -> dict[str, h5py.Group]:
     groups = {name: _child(file, name, h5py.Group, VARIABLES) for name in file}
     if missing := sorted(set(VARIABLES) - set(groups)):
         raise ForeignFileError(f"posterior.nc lacks the group {missing[0]}")
-    lengths: dict[str, Any] = {}
+    lengths: dict[str, np.ndarray[Any, Any]] = {}
     for name, group in groups.items():
         for dimension, values in _Group(name, group, size).check().items():
             if dimension not in SHARED:
@@ -250,7 +250,7 @@ class _Group:
 
     def _attributes(
         self, place: str, stored: h5py.Dataset, due: set[str]
-    ) -> dict[str, Any]:
+    ) -> Mapping[str, Any]:
         """All attributes, where they are those due and have the types that these have.
 
         Those of xarray may be there besides.

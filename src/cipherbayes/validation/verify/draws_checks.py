@@ -92,18 +92,21 @@ def check_draws(
     found, likeness, how = _compared(theirs, ours, study)
     if found is None and exact and likeness != "same":
         found = f"the draws are not the same bit for bit ({how})"
+    unsure = found is not None and found.endswith(TOO_FEW) and not exact
     if found is not None:
-        findings.fails("posterior", found, open=found.endswith(TOO_FEW))
-        return None
+        findings.fails("posterior", found, open=unsure)
+        if not unsure:
+            return None
     result = implied_by(theirs)
-    found = _tree_differs(tree, result.posterior, said.get("cipherbayes"))
-    findings.judge(
-        "posterior",
-        found,
-        f"the draws in posterior.nc ({', '.join(_names(ours))}) follow from the "
-        f"totals, {how}",
-    )
-    return FileDraws(theirs, result, likeness)
+    differs = _tree_differs(tree, result.posterior, said.get("cipherbayes"))
+    if differs is not None or not unsure:
+        findings.judge(
+            "posterior",
+            differs,
+            f"the draws in posterior.nc ({', '.join(_names(ours))}) follow from the "
+            f"totals, {how}",
+        )
+    return FileDraws(theirs, result, "sampled" if unsure else likeness)
 
 
 def _opened(path: Path, digest: object, ours: Draws) -> tuple[xr.DataTree, Draws]:
