@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +285,7 @@ def flagged(
 
         def check(said: list[Flag]) -> Findings:
             record = with_flags(said)
-            words = {n: record[n] for n in ("flags", "cautions", "warnings")}  # type: ignore[literal-required]
+            words = {n: record[n] for n in ("flags", "cautions", "warnings")}
             change_record(other_machine, lambda old: old.update(words))
             return judge.check(other_machine)
 
@@ -315,8 +316,8 @@ def test_flags_differ_only_where_a_sampler_is_near_a_limit(flagged: Flagged) -> 
     check = flagged([near], numbers(rhat=1.21).mixing())
     findings = check([])
     assert flags_state(findings) == "not checked"
-    (said,) = [f.said for f in findings if f.check == "warnings"]
-    assert "nothing else" not in said
+    (words,) = [f.said for f in findings if f.check == "warnings"]
+    assert "nothing else" not in words
     check = flagged([], numbers(rhat=1.02).mixing())
     assert flags_state(check([not_mixed(1.25)])) == "fails"
     assert flags_state(check([replace(INVENTED, caution=True)])) == "fails"
@@ -359,7 +360,7 @@ def test_what_is_raised_by_far_is_needed() -> None:
     assert [e.needed for e in numbers(distance=9.0).leeways()] == [True]
     assert [e.needed for e in numbers(distance=2.1).leeways()] == [False]
     assert [e.needed for e in numbers(held=True).leeways()] == [True]
-    seen = {"seen": (0, 1), "possible": (0, 1)}
+    seen: dict[str, Any] = {"seen": (0, 1), "possible": (0, 1)}
     denied, rest = np.zeros(4), np.array([0.9, 0.9, 0.0, 0.0])
     assert [e.needed for e in numbers(chance=denied, **seen).leeways()] == [True]
     (sure,) = numbers(chance=rest, **seen).leeways()
@@ -375,5 +376,9 @@ def test_a_release_is_named_by_numbers(
     made = recomputed.implied
     monkeypatch.setattr(result_checks, "_assembled", lambda *_: made)
     for said in ("0.audited.by.the.CSP", "0.3.0 audited", "0.3.0+audited"):
-        change_record(shared, lambda r, said=said: r.update(cipherbayes=said))
+        change_record(shared, partial(_released, said=said))
         assert states(recomputed.check(shared), "release") == {"fails"}
+
+
+def _released(record: dict[str, Any], said: str) -> None:
+    record["cipherbayes"] = said

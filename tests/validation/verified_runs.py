@@ -14,7 +14,7 @@ import h5py
 import pytest
 from parties import small_study, write_tables
 
-from cipherbayes.inference.noise_aware import Effort, released
+from cipherbayes.inference.noise_aware import Effort, released, sample_posterior
 from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.results.result import Result
 from cipherbayes.results.run import run
@@ -109,7 +109,7 @@ def elsewhere(
     plan, transcript = recomputed.plan, recomputed.evidence.transcript
     sizes = [len(roster) for roster in transcript.rosters(plan)]
     replayed = replay(plan, transcript, sizes)
-    sampled = released.sample_posterior
+    sampled = sample_posterior
 
     def otherwise(*given: Any, seed: int) -> Any:
         return sampled(*given, seed=seed + 1)
