@@ -397,10 +397,10 @@ def test_r_reads_what_is_exported(runs: FinishedRuns, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lower", "upper", "said"),
     [
-        (0.01, 0.05, "Sites hardly differ in intercept"),
-        (0.02, 0.87, "Whether sites differ much in intercept cannot be told"),
-        (0.2, 0.9, "Sites differ in intercept"),
-        (0.6, 1.2, "Sites differ a lot in intercept"),
+        (0.01, 0.05, "Sites hardly differ in their level"),
+        (0.02, 0.87, "Whether sites differ much in their level cannot be told"),
+        (0.2, 0.9, "Sites differ in their level"),
+        (0.6, 1.2, "Sites differ a lot in their level"),
     ],
 )
 def test_what_is_said_of_sites_is_what_the_interval_tells(
