@@ -62,7 +62,7 @@ class Chains:
     Attributes
     ----------
     moved
-        The vector that HMC moves, (p, U, y of ℓ, y of S, m, log ω, log ρ).
+        The vector that HMC moves, (p, U, y of ℓ, y of S, log τ, m, log ω, log ρ).
     built
         A, built from it; H itself where sites may differ.
     means
