@@ -49,7 +49,7 @@ from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD
 from cipherbayes.inference.noise_aware.site_means import Means, drawn_by_site
 from cipherbayes.typing import Floats, Integers
 
-STRENGTH = InverseGamma(3.0, 0.003)
+STRENGTH = InverseGamma(3.0, 0.03)
 """Prior of ρ², the squared scale of S; the median of ρ is 0.11. A larger ρ would fill
 the posterior with almost singular H wherever noise hides the correlations."""
 COLUMN_SPREAD = 2.0
