@@ -148,6 +148,8 @@ class InformationPrior:
     ----------
     laws
         The priors of ℓ and of S.
+    own
+        Where log τ of each column stands in the moved vector; nowhere where S is fixed.
     pulled_by
         For each moved entry without a law, the index of the entry that its normal
         prior is centred on; -1 for a fixed centre.
