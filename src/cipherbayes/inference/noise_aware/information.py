@@ -2,8 +2,8 @@
 
 The density is the prior of :mod:`~.information_prior` times the likelihood of
 :mod:`~.evidence`. HMC moves all coordinates of H and the scales m, ω, ρ and τ of
-their prior together: moved by themselves, the scales would hardly move at all, held in place
-by hundreds of coordinates. A step is
+their prior together: moved by themselves, the scales would hardly move at all, held in
+place by hundreds of coordinates. A step is
 
     z += ε/2 M'g,   x += ε M z,   z += ε/2 M'g,
 
