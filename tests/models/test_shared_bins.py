@@ -20,7 +20,7 @@ EDGES = pytest.mark.parametrize("edges", [LOG_ODDS, LOG_HAZARDS])
 @EDGES
 @given(
     value=st.floats(allow_nan=True, allow_infinity=True)
-    | st.floats(-5.0, 5.0)
+    | st.floats(-6.0, 6.0)
     | st.integers(-40, 40).map(lambda k: k / 6.0)
 )
 def test_a_value_counts_as_one_and_by_no_more_than_the_bound(
@@ -36,7 +36,7 @@ def test_a_value_counts_as_one_and_by_no_more_than_the_bound(
 
 def test_the_bound_is_reached_and_not_passed() -> None:
     """At the centre of a bin, among a million places."""
-    _, weights = shared_bins(LOG_ODDS, np.linspace(-4.5, 4.5, 1_000_001))
+    _, weights = shared_bins(LOG_ODDS, np.linspace(-5.5, 5.5, 1_000_001))
     largest = np.sqrt((weights**2).sum(axis=0).max())
     assert SHARED_NORM - 1e-4 < largest <= SHARED_NORM
 
@@ -55,8 +55,8 @@ def test_sums_tell_mean_and_variance_of_the_values(edges: np.ndarray) -> None:
 
 
 def test_what_is_beyond_the_limits_counts_as_these() -> None:
-    beyond = shared_weights(LOG_ODDS, np.array([-np.inf, -1e300, 4.5, np.inf, np.nan]))
-    within = shared_weights(LOG_ODDS, np.array([-4.0, -4.0, 4.0, 4.0, 0.0]))
+    beyond = shared_weights(LOG_ODDS, np.array([-np.inf, -1e300, 5.5, np.inf, np.nan]))
+    within = shared_weights(LOG_ODDS, np.array([-5.0, -5.0, 5.0, 5.0, 0.0]))
     assert np.array_equal(beyond, within)
 
 

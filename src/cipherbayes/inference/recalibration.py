@@ -36,8 +36,12 @@ LEVEL_SD = 1.0
 """Prior sd of the mean of f over the bins, in log odds."""
 SLOPE_SD = 1.0
 """Prior sd of the slope of f, in log odds per unit of score."""
-BEND_SD = 0.6
+BEND_SD = 0.8
 """Prior sd of the second difference of f from bin to bin, in log odds."""
+FREEDOM = 1.0
+"""Degrees of freedom of the t distribution that second differences of the log density
+follow: it bends little in most places, and much where many scores are alike or none are
+beyond."""
 
 
 class BinaryFit(NamedTuple):
@@ -115,9 +119,10 @@ def _prior(grid: ScoreGrid, rows: float | None) -> Smooth:
     """The prior of the log density of scores and of f, at the bins' centres."""
     mean, density = grid.prior(rows)
     departure = grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD)
-    return Smooth(
-        np.concatenate([mean, np.zeros(grid.bins)]), block_diag(density, departure)
-    )
+    root = block_diag(density, departure)
+    freedom = np.full(len(root), np.inf)
+    freedom[: grid.bins - 2] = FREEDOM
+    return Smooth(np.concatenate([mean, np.zeros(grid.bins)]), root, freedom)
 
 
 def _happened(phi: Floats, grid: ScoreGrid) -> Floats:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:  # which say how they are checked
 
 GRID = 2.0**20
 """Contributions are multiples of its inverse."""
-LOG_ODDS = np.linspace(-4.0, 4.0, 13)
-"""Edges of 14 bins of predicted log odds: fixed, so that they tell nothing."""
+LOG_ODDS = np.linspace(-5.0, 5.0, 16)
+"""Edges of 17 bins of predicted log odds: fixed, so that they tell nothing."""
 LOG_HAZARDS = np.linspace(-4.0, 2.0, 13)
 """Edges of 14 bins of the log cumulative hazard predicted for the horizon."""
 INTERVALS = 4

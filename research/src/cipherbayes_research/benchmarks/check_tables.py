@@ -29,13 +29,18 @@ from cipherbayes_research.benchmarks.check_populations import (
 from cipherbayes_research.benchmarks.misfitted_populations import (
     bent_effect,
     detection_limits,
+    either_side,
     far_out,
+    heavy_tails,
     illnesses,
     misfitted_binary,
     misfitted_survival,
     plain,
     skewed_value,
+    three_signs,
+    troponin,
     two_binary,
+    wards,
     zero_inflated,
 )
 
@@ -264,6 +269,14 @@ REPORTED: dict[str, Maker] = {
     "visits": lambda rng: _visits(),
     "convictions": lambda rng: _convictions(),
     "nodes": lambda rng: _nodes(),
+    "wards": partial(misfitted_binary, wards, 0.2),
+    "troponin": partial(misfitted_binary, troponin, 0.12),
+    "tails of a value": partial(misfitted_binary, heavy_tails, 0.35),
+    "either side": partial(misfitted_binary, either_side, 0.25),
+    "three signs": partial(misfitted_binary, three_signs, 0.04),
+    "wards over time": partial(misfitted_survival, wards, 0.3),
+    "troponin over time": partial(misfitted_survival, troponin, 0.15),
+    "rare over time": partial(misfitted_survival, three_signs, 0.04),
 }
 
 

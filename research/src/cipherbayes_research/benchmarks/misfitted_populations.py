@@ -87,6 +87,42 @@ def detection_limits(rng: np.random.Generator, m: int) -> Drawn:
     return _columns(lab, ill), -np.log(lab) + 1.2 * ill
 
 
+def wards(rng: np.random.Generator, m: int) -> Drawn:
+    """A ward of four, and a stage from zero to four whose last two are worse."""
+    ward, stage = rng.integers(4, size=m), rng.binomial(4, 0.35, m)
+    levels = [ward == k for k in range(1, 4)]
+    eta = np.array([0.0, 0.3, 0.9, -0.4])[ward] + 1.4 * (stage >= 3)
+    return _columns(*levels, stage), eta
+
+
+def troponin(rng: np.random.Generator, m: int) -> Drawn:
+    """Half have none; the others have a very skewed value with an effect that ends."""
+    there = rng.random(m) < 0.5
+    value = np.where(there, rng.lognormal(0.5, 1.3, m), 0.0)
+    age = rng.gamma(9.0, 1.0 / 3.0, m) - 3.0
+    eta = 1.5 * value / (2.0 + value) + 0.4 * there + 0.5 * age
+    return _columns(value, age), eta
+
+
+def heavy_tails(rng: np.random.Generator, m: int) -> Drawn:
+    """A number with heavy tails, and an effect that ends on either side."""
+    base, smoker = rng.standard_t(3.0, m), rng.random(m) < 0.25
+    return _columns(base, smoker), 1.3 * np.tanh(base) + 0.8 * smoker
+
+
+def either_side(rng: np.random.Generator, m: int) -> Drawn:
+    """Pressures far from the usual one are bad, more on one side, and in men."""
+    pressure, man = rng.gamma(4.0, 0.5, m) - 2.0, rng.random(m) < 0.5
+    eta = (0.5 + 0.5 * man) * np.abs(pressure) + 0.3 * pressure
+    return _columns(pressure, man), eta
+
+
+def three_signs(rng: np.random.Generator, m: int) -> Drawn:
+    """Three signs, two of which together are worse than the sum of both."""
+    a, b, c = (rng.random(m) < share for share in (0.15, 0.4, 0.6))
+    return _columns(a, b, c), 0.7 * a + 0.4 * b - 0.6 * c + 1.1 * (a & b)
+
+
 def misfitted_binary(draw: Draw, events: float, rng: np.random.Generator) -> Population:
     """Log odds of a logistic regression on a sample of its own, with so many events."""
     from sklearn.linear_model import LogisticRegression
