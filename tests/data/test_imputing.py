@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cipherbayes as cb
+from cipherbayes.data.features import hides_something
 from cipherbayes.data.imputing import DRAWS, Expansion, Imputing, _shares
 from cipherbayes.data.prepared import PreparedTable
 from cipherbayes.data.tables import open_table
@@ -245,3 +250,45 @@ def test_a_records_shares_of_many_levels_are_the_same_alone_and_among_others() -
         assert np.array_equal(alone, among)
     # What numpy's own sum would have made of it.
     assert any(o[:, :1].sum(axis=0)[0] != o.sum(axis=0)[0] for o in drawn)
+
+
+@given(name=st.text(min_size=1, max_size=4), order=st.booleans())
+def test_a_level_that_is_drawn_is_never_refused(name: str, order: bool) -> None:
+    """Else whether a record has a gap would decide whether its site answers."""
+    levels = [name, "other"][:: 1 if order else -1]
+    try:
+        study = cb.Study(
+            model=cb.models.Logistic(outcome="y"),
+            features={
+                "age": {"low": 20, "high": 100},
+                "group": {
+                    "levels": levels,
+                    "missing": {"shares": {name: 0.5, "other": 0.5}},
+                },
+            },
+        )
+    except StudyError:
+        return  # a name that is written in no cell
+    frame = pd.DataFrame({"age": [50.0], "group": ["other"], "y": [1.0]})
+    gap = frame.assign(group=None)
+    table, imputing = table_of(study, pd.concat([frame, gap]))
+    for block in table.blocks():
+        complete, drawn = imputing.expanded(block, None)
+        assert complete.x.shape[1] == 1
+        assert drawn is not None
+        assert sorted(set(drawn.x[-1])) == [0.0, 1.0]
+
+
+def test_no_cell_is_trimmed_to_a_level_of_another_name() -> None:
+    """What is taken off at a cell's ends no level may have there."""
+    blanks = [chr(code) for code in range(1, 0x3100) if chr(code).isspace()]
+    for text in [
+        *(f"{blank}a" for blank in blanks),
+        *(f"a{blank}" for blank in blanks),
+    ]:
+        assert hides_something(text)
+    assert not hides_something("stage II b")
+    trimmed = pc.utf8_trim_whitespace(pa.array([chr(c) for c in range(1, 0x3100)]))
+    assert all(
+        hides_something(chr(n)) for n, t in enumerate(trimmed.to_pylist(), 1) if not t
+    )

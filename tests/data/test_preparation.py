@@ -224,6 +224,9 @@ BAD_FEATURES: dict[str, tuple[dict[str, Any], str]] = {
     "equal levels": ({"levels": ["a", "b", "a"]}, "the same level twice"),
     "equal spellings": ({"levels": [1, "1"]}, "the same level twice"),
     "empty level": ({"levels": ["", "a"]}, "empty name"),
+    "blank behind a level": ({"levels": ["no", "yes "]}, "a blank at an end"),
+    "blank that is not seen": ({"levels": ["no", "\u2003yes"]}, "a blank at an end"),
+    "control in a level": ({"levels": ["no", "y\u200bes"]}, "is not seen"),
     "missing outside": (
         {"low": 1, "high": 2, "missing": 3},
         "missing must lie between low and high",

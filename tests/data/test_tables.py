@@ -421,6 +421,13 @@ def test_objects_of_half_precision_are_not_cut_by_a_whole_number() -> None:
         assert chunk.column("lab").to_pylist()[:2] == [float(h) for h in halves]
 
 
+def test_a_column_of_half_precision_may_be_levels() -> None:
+    halves = pa.array(np.array([1, 2, 7.5], np.float16))
+    table = open_table(pa.table({"grade": halves}))
+    (chunk,) = table.chunks({"grade": "text"})
+    assert chunk.column("grade").to_pylist() == ["1", "2", "7.5"]
+
+
 def test_a_whole_number_beyond_all_bounds_is_refused_in_words() -> None:
     frame = pd.DataFrame({"lab": pd.Series([1, 10**400], dtype=object)})
     with pytest.raises(DataError, match="mixes types"):

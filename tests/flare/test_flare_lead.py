@@ -204,7 +204,7 @@ def test_an_approval_that_the_lead_put_into_a_kit_is_not_taken(
 
 def test_no_name_in_a_study_hides_what_is_approved() -> None:
     sly = study().model_dump(mode="json", exclude_none=True)
-    sly["features"]["sex"]["levels"] = ["F", "M\x1b[2J\u202e\r"]
+    sly["features"]["M\x1b[2J\u202e\r"] = {"levels": ["no", "yes"]}
     shown = study_in_words(Study.model_validate(sly))
     assert all(line.isprintable() for line in shown)
     assert any("epsilon 3" in line for line in shown)

@@ -16,7 +16,7 @@ from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.contrasts import evidence_of
 from cipherbayes.inference.noise_aware.coordinates import Coordinates
 from cipherbayes.inference.noise_aware.evidence import Evidence
-from cipherbayes.inference.noise_aware.flags import hidden_columns
+from cipherbayes.inference.noise_aware.flags import _hidden_levels, hidden_columns
 from cipherbayes.inference.noise_aware.information import InformationSampler
 from cipherbayes.inference.noise_aware.information_prior import InformationPrior
 from cipherbayes.inference.noise_aware.layout import (
@@ -379,3 +379,24 @@ def test_without_noise_weighted_sums_would_vary_as_the_posterior_takes_them_to()
     varies = Evidence.of(replace(recursion, shape=shape), state).variation
     assert varies.max() < 0.99
     assert weighted[1:] / full[1:] == pytest.approx(varies[-2:], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("counts", "hidden"),
+    [
+        ([200.0, 200.0, 200.0, 200.0, 200.0], False),
+        ([800.0, 120.0, 120.0, 1.0, 1.0], False),
+        ([1_000.0, 120.0, 1.0, 1.0, 1.0], True),
+    ],
+)
+def test_levels_are_hidden_where_most_sites_have_next_to_no_records(
+    counts: list[float], hidden: bool
+) -> None:
+    """Though all sites together have plenty, and one with an equal share would too."""
+    recursion, state = finished()
+    known = SiteRecords(np.array(counts), 1.0)
+    recursion = replace(recursion, shape=replace(recursion.shape, site_records=known))
+    evidence = Evidence.of(recursion, state)
+    prior = recursion.prior
+    assert isinstance(prior, SitePrior)
+    assert bool(_hidden_levels(recursion, evidence, prior.slots.loading)) == hidden

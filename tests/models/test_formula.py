@@ -116,6 +116,13 @@ def test_a_formula_fills_in_the_outcome_of_any_model() -> None:
         ("death ~ age + offset(2 * days)", "offset(log(column))"),
         ("death ~ __import__('os')", "not understood"),
         ("death ~ age" + " + age" * 500, "at most 2000 characters"),
+        ("death ~ (age + sex)**99999999", "n from 1 to 3"),
+        ("death ~ (age + sex)**sex", "n from 1 to 3"),
+        ("death ~ " + "*".join(f"x{k}" for k in range(40)), "more than 20,000 terms"),
+        (
+            "death ~ (" + "+".join(f"x{k}" for k in range(30)) + ")**3",
+            "more than 20,000 terms",
+        ),
     ],
 )
 def test_what_is_no_formula_is_refused_with_the_reason(

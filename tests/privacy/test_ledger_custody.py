@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -208,3 +209,37 @@ def test_a_ledger_on_a_failing_disk_is_not_called_damaged(
         Ledger.read(path)
     assert "damaged" not in str(refused.value)
     assert "disk" in refused.value.remedy
+
+
+TEXTS = st.text(st.sampled_from("ab|="), max_size=6)
+PAIRS = st.dictionaries(
+    st.sampled_from(sorted(ledger_file.FACTS)) | TEXTS,
+    TEXTS | st.sampled_from(["1|epsilon=9", "|delta=1|", "x|put back=yes"]),
+    max_size=5,
+)
+
+
+@given(one=PAIRS, other=PAIRS)
+def test_other_facts_have_another_seal(
+    one: dict[str, str], other: dict[str, str]
+) -> None:
+    same = ledger_file.facts_text(one) == ledger_file.facts_text(other)
+    assert same == (one == other)
+
+
+def test_a_budget_cannot_be_taken_from_a_tables_name(tmp_path: Path) -> None:
+    """The name, told as name and budget, is not what was sealed."""
+    path = tmp_path / "lab.ledger"
+    name = f"lab|delta={DELTA}|epsilon=100.0|f=.csv"
+    ledger = Ledger.open(path, dataset=name, epsilon=1.0, delta=DELTA)
+    ledger.close()
+    assert Ledger.open(path, dataset=name, epsilon=1.0, delta=DELTA).dataset == name
+    told = {
+        "dataset": "lab",
+        "epsilon": "100.0",
+        "f": f".csv|delta={DELTA}|epsilon=1.0",
+    }
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", told.items())
+    with pytest.raises(PrivacyError, match="was changed"):
+        Ledger.open(path, dataset="lab", epsilon=100.0, delta=DELTA)

@@ -214,6 +214,11 @@ def test_shares_of_a_person_never_add_up_to_more_than_one(sizes: list[int]) -> N
         (["-1", "\N{MINUS SIGN}1"], True),
         (["a 1", "a\N{NO-BREAK SPACE}1"], True),
         (["a1", "a\N{ZERO WIDTH SPACE}1"], True),
+        (["a-1", "a\N{NON-BREAKING HYPHEN}1"], True),
+        (["0", "0e5000"], True),
+        (["0", "-0.0e99999"], True),
+        (["1" + "0" * 1500, "1e1500"], True),
+        (["1" * 1500, "1" * 1499 + "2"], False),
         (["1", "\N{NO-BREAK SPACE}1"], False),  # blanks around it
         (["a1", "A1", "inf", "1e999999", "1e999998"], False),
         (["1" * 40, "1" * 39 + "2"], False),

@@ -11,6 +11,7 @@ from scipy.special import expit
 import cipherbayes as cb
 from cipherbayes.inference.recalibration import recalibrate
 from cipherbayes.models.held_out import LOG_ODDS
+from cipherbayes.models.shared_bins import shared_weights
 from cipherbayes.protocols.budget_words import (
     beyond_trials,
     budget_cautions,
@@ -76,8 +77,9 @@ def test_scores_of_rows_are_known_as_well_as_the_plan_says() -> None:
     for _ in range(8):
         score = rng.normal(-1.6, 1.0, rows)
         died = rng.random(rows) < expit(score)
-        cells = 2 * np.searchsorted(LOG_ODDS, score) + died
-        counts = np.bincount(cells, minlength=28) + rng.normal(0.0, noise, 28)
+        both = np.stack([~died, died], axis=1).astype(float)
+        counts = (shared_weights(LOG_ODDS, score).T @ both).ravel()
+        counts += rng.normal(0.0, noise, counts.size)
         fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), float(rows))
         draws = fit.auc, fit.calibration_slope, fit.calibration_in_the_large
         found.append([0.5 * np.ptp(np.quantile(each, [0.05, 0.95])) for each in draws])

@@ -17,6 +17,7 @@ from cipherbayes.protocols.questions import Question
 from cipherbayes.protocols.site_words import (
     given_away,
     outcomes_needed,
+    share_in_words,
     sites_in_words,
 )
 from cipherbayes.protocols.study_plan import plan_releases
@@ -232,3 +233,34 @@ def test_a_plan_says_how_many_outcomes_a_fit_needs(
     lines = [line for line in describe(plan).lines if line.startswith("outcomes ")]
     assert len(lines) == (1 if needed < records else 0)
     assert all(f"{float(f'{needed:.2g}'):,.0f}, " in line for line in lines)
+
+
+def test_a_plan_warns_where_the_study_says_that_outcomes_are_few() -> None:
+    study = cb.Study(
+        model=MODELS["logistic"],
+        features={"x": {"low": -1, "high": 1}},
+        hierarchy={},
+        privacy={"epsilon": 1.0, "records": 4_200, "events": 0.02},
+        sites={site: {} for site in SITES[:5]},
+    )
+    told = describe(plan_releases(study))
+    warned = [each for each in told.warnings if "privacy.events" in each]
+    assert len(warned) == 1
+    assert "about 84 outcomes are to be expected" in warned[0]
+    lines = "\n".join(told.lines)
+    assert "one record in five" not in lines
+    assert "records have 0.02 outcomes each" in lines
+
+
+def test_two_sites_are_not_told_to_be_put_together() -> None:
+    words = "; ".join(words_of("logistic", 2, {}))
+    assert "hierarchy.groups" not in words
+    assert "hierarchy.groups" in "; ".join(words_of("logistic", 3, {}))
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.996, "nothing"), (0.994, "± 99 %"), (0.25, "± 25 %"), (0.0312, "± 3.1 %")],
+)
+def test_a_share_is_told_as_people_write_it(share: float, said: str) -> None:
+    assert share_in_words(share) == said

@@ -172,7 +172,7 @@ def test_the_page_has_a_paragraph_and_a_checklist_for_a_paper(
         assert item in page
 
 
-def paragraph(ledgers: tuple[Spent, ...] = (), **sections: Any) -> str:
+def paragraph(ledgers: tuple[Spent, ...] = (), flags: Any = (), **sections: Any) -> str:
     """The methods of a study that was never run."""
     study = Study(
         **{
@@ -189,6 +189,7 @@ def paragraph(ledgers: tuple[Spent, ...] = (), **sections: Any) -> str:
         "privacy": {"epsilon": 3.0, "delta": 1e-5, "certified": True},
         "posterior": [],
         "interval": 0.95,
+        "flags": flags,
         "study_hash": study.fingerprint(),
         "cipherbayes": "0",
     }
@@ -211,6 +212,20 @@ def test_the_methods_claim_no_order_of_events_but_what_ledgers_show() -> None:
     assert paragraph((alone, other_delta), model=model) == said
     told = paragraph((alone, twice), model=model)
     assert "used for other releases too (b: ε up to 4.5 in all" in told
+
+
+def test_the_methods_say_which_site_was_lost_and_which_are_one() -> None:
+    model = {"kind": "logistic", "outcome": "death"}
+    groups = {"small": ["b", "c"]}
+    lost: Any = {"name": "site-lost", "message": "site c was lost: 9 of 24 rounds"}
+    said = paragraph(
+        flags=[lost],
+        model=model,
+        hierarchy={"groups": groups},
+        sites={"a": {}, "b": {}, "c": {}},
+    )
+    assert "During the rounds, site c was lost: 9 of 24 rounds." in said
+    assert "random intercepts (b and c as one, 'small')" in said
 
 
 @pytest.mark.slow
@@ -397,10 +412,10 @@ def test_r_reads_what_is_exported(runs: FinishedRuns, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lower", "upper", "said"),
     [
-        (0.01, 0.05, "Sites hardly differ in intercept"),
-        (0.02, 0.87, "Whether sites differ much in intercept cannot be told"),
-        (0.2, 0.9, "Sites differ in intercept"),
-        (0.6, 1.2, "Sites differ a lot in intercept"),
+        (0.01, 0.05, "Sites hardly differ in their level"),
+        (0.02, 0.87, "Whether sites differ much in their level cannot be told"),
+        (0.2, 0.9, "Sites differ in their level"),
+        (0.6, 1.2, "Sites differ a lot in their level"),
     ],
 )
 def test_what_is_said_of_sites_is_what_the_interval_tells(

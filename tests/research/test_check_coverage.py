@@ -42,3 +42,23 @@ def test_what_is_seen_of_censored_rows_says_what_would_be_without_censoring() ->
     seen = table.exact(np.arange(4000))
     for name in ("c_index", "auc_at 0.5", "brier_at 1", "o/e high 1", "log_score"):
         assert seen[name] == pytest.approx(table.truth[name], rel=0.06), name
+
+
+@pytest.mark.slow
+def test_intervals_hold_where_predictions_are_few_values_and_wrong() -> None:
+    """With 90 % coverage 29 or fewer of 40 hold in two of a thousand trials; where only
+    the bin of a prediction was counted, calibration in the large held in half."""
+    found = coverage(population("illnesses", 1, None), 3.0, 1000, 40, seed=1)
+    for score in ("calibration_in_the_large", "predicted_over_observed", "auc"):
+        assert found[score].covered > 29.5 / 40.0, score
+
+
+@pytest.mark.parametrize("name", ["two binary", "lumpy survival"])
+def test_a_misfitted_table_has_few_predictions_and_scores_that_say_so(
+    name: str,
+) -> None:
+    table = population(name, 1, None)
+    assert np.unique(table.score.round(6)).size == 4
+    assert all(np.isfinite(value) for value in table.truth.values())
+    ranked = table.truth.get("auc", table.truth.get("c_index", 0.0))
+    assert 0.55 < ranked < 0.75

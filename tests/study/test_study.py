@@ -66,6 +66,10 @@ WRONG = {
     "no model kind": (LOGISTIC.replace('kind = "logistic"', ""), "model.kind"),
     "no outcome": (LOGISTIC.replace('outcome = "death"', ""), "model.outcome"),
     "not TOML": ("[study\n", "not valid TOML"),
+    "brackets in brackets": ("x = " + "[" * 100_000, "without end"),
+    "tables in tables": ("[a" + ".a" * 20_000 + "]\n", "TOML|unknown key"),
+    "number without end": (f"records = {'9' * 5_000}\n", "without end"),
+    "text without end": ("#" * 8_000_001, "more than 8,000,000 characters"),
     "duplicate feature": (
         LOGISTIC.replace("[features]", "[features]\nage = { low = 1, high = 2 }"),
         "not valid TOML",

@@ -18,7 +18,7 @@ from cipherbayes.data.features import Feature, Level, level_name, spellings
 from cipherbayes.data.tables import MISSING
 from cipherbayes.errors import DataError, MissingValuesError
 from cipherbayes.models import kernels
-from cipherbayes.typing import Floats
+from cipherbayes.typing import Floats, Integers
 
 MEAN_SQUARES = {"number": 0.25, "text": 0.5}
 """What a feature is guessed to add to a prepared row's squared norm: a number that
@@ -247,10 +247,24 @@ class Levels:
             if self._stand_in is None:
                 raise MissingValuesError(self.column, where)
             codes[absent] = self._stand_in
-        for row, code in enumerate(range(self._start, len(self.known))):
-            out[row] = codes == code
+        self._fill_codes(codes, out)
         if self._indicator:
             out[len(self.known) - self._start] = absent
+
+    def fill_drawn(self, drawn: pa.DictionaryArray, out: Floats) -> None:
+        """As :meth:`fill`, of levels that were drawn and not read.
+
+        Formal guarantees
+        -----------------
+        Every level of the feature has a place, however it is spelled: nothing that was
+        drawn for a record is refused.
+        """
+        place = np.array([self.known.index(n) for n in drawn.dictionary.to_pylist()])
+        self._fill_codes(place[drawn.indices.to_numpy()], out)
+
+    def _fill_codes(self, codes: Integers, out: Floats) -> None:
+        for row, code in enumerate(range(self._start, len(self.known))):
+            out[row] = codes == code
 
     def absent(self, raw: pa.Array) -> Floats:
         """Which records have no level: ones and zeros."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Self
 
 import numpy as np
@@ -205,6 +206,11 @@ class Feature(BaseModel):
             raise ValueError("levels names the same level twice")
         if "" in texts:
             raise ValueError("levels has an empty name: use 'missing' for empty fields")
+        if any(map(hides_something, texts)):
+            raise ValueError(
+                "levels has a name with a blank at an end, or with a character that is "
+                "not seen: leave it out (cells are read without blanks at their ends)"
+            )
         if isinstance(self.missing, KnownSpread):
             self._check_shares(self.missing, tuple(map(level_name, levels)))
         elif not (
@@ -240,6 +246,16 @@ class Feature(BaseModel):
             )
         if min(shares.values()) < 0.0 or abs(sum(shares.values()) - 1.0) > 1e-6:
             raise ValueError("missing.shares must be at least 0 and add up to 1")
+
+
+def hides_something(text: str) -> bool:
+    """Whether whoever reads a text cannot see all of it: blanks at an end, or controls.
+
+    Of a line of text nothing else is taken off where cells are read.
+    """
+    ends = text[:1] + text[-1:]
+    unseen = any(unicodedata.category(letter)[0] == "C" for letter in text)
+    return unseen or any(unicodedata.category(end)[0] == "Z" for end in ends)
 
 
 def level_name(level: float | Level | None) -> str:

@@ -166,7 +166,10 @@ class Imputing:
             where = (rows[:, None] * DRAWS + np.arange(DRAWS)).ravel()
             for encoder in self.preparation.encoders_of(name):
                 columns = np.empty((len(encoder.names), where.size))
-                encoder.fill(raw, columns, "")
+                if isinstance(encoder, Levels):
+                    encoder.fill_drawn(raw, columns)
+                else:
+                    encoder.fill(raw, columns, "")
                 x[encoder.first : encoder.first + len(columns), where] = columns
         fill_products(design, x)
         outcome = {role: np.repeat(v, DRAWS) for role, v in block.outcome.items()}
@@ -259,14 +262,14 @@ def _shares(others: Floats) -> Floats:
     return np.asarray(shares / kernels.add_rows(shares))
 
 
-def _levels(names: list[str], shares: Floats, quantiles: Floats) -> pa.Array:
+def _levels(names: list[str], shares: Floats, quantiles: Floats) -> pa.DictionaryArray:
     """Levels by their cumulated shares, which have shape ``(levels, records)``."""
     code = np.zeros(quantiles.shape, dtype=np.int64)
     total = np.zeros(shares.shape[1])
     for share in shares[:-1]:
         total = total + share
         code += quantiles > total[:, None]
-    return pa.array(np.array(names, dtype=object)[code.ravel()], type=pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(code.ravel()), pa.array(names))
 
 
 def _lattice(block: Rows, order: int, features: int) -> Floats:

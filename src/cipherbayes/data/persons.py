@@ -116,6 +116,8 @@ class Persons:
 def any_written_twice(names: pa.Array) -> bool:
     """Whether two names that are written differently may mean one person."""
     plain = pc.match_substring_regex(names, _PLAIN)
+    # A longer one is compared as a number: another may have it with an exponent.
+    plain = pc.and_(plain, pc.less_equal(pc.utf8_length(names), _MOST_DIGITS))
     keys = [_normalised(name) for name in names.filter(pc.invert(plain)).to_pylist()]
     if len(set(keys)) < len(keys):
         return True
@@ -126,7 +128,8 @@ def any_written_twice(names: pa.Array) -> bool:
 def _normalised(name: str) -> Decimal | str:
     """A name as an exact number, else as text whose look-alike signs are one sign."""
     text = unicodedata.normalize("NFKC", name).replace("\N{MINUS SIGN}", "-")
-    text = "".join(sign for sign in text if unicodedata.category(sign) != "Cf")
+    kinds = [(sign, unicodedata.category(sign)) for sign in text]
+    text = "".join("-" if kind == "Pd" else s for s, kind in kinds if kind != "Cf")
     text = " ".join(text.split())
     try:
         number = Decimal(text)
@@ -137,6 +140,10 @@ def _normalised(name: str) -> Decimal | str:
 
 def _written_plainly(key: Decimal | str) -> str:
     """The one way in which a name is compared with others."""
-    if isinstance(key, str) or key.adjusted() > _MOST_DIGITS or key != int(key):
+    if isinstance(key, str):
+        return key
+    if not key:  # however large its exponent
+        return "0"
+    if key.adjusted() > _MOST_DIGITS or key != int(key):
         return str(key)
     return str(int(key))

@@ -4,6 +4,14 @@ The scores s (predicted log odds) of held-out rows have a smooth density, and
 P(y = 1 | s) = expit(s + f(s)), f a smooth function: zero if predictions are
 calibrated. Every measure is a function of the two, so that their joint posterior gives
 its interval.
+
+A row is shared between three bins by weights w_k(s) that add up to one
+(:mod:`~cipherbayes.models.shared_bins`), so that counts n_k tell the mean and the
+variance of scores, and nearly all measures, whatever the density is inside a bin: many
+rows may have the same score. Shared counts are taken for independent Poisson ones.
+The variance of Σ g_k n_k is Σ_k w_k g_k² for each row then, and truly (Σ_k w_k g_k)²:
+the same where g is one number, and more by h²/4 where it rises by one with s, h the
+width of a bin.
 """
 
 from __future__ import annotations
@@ -28,8 +36,12 @@ LEVEL_SD = 1.0
 """Prior sd of the mean of f over the bins, in log odds."""
 SLOPE_SD = 1.0
 """Prior sd of the slope of f, in log odds per unit of score."""
-BEND_SD = 0.6
+BEND_SD = 0.8
 """Prior sd of the second difference of f from bin to bin, in log odds."""
+FREEDOM = 1.0
+"""Degrees of freedom of the t distribution that second differences of the log density
+follow: it bends little in most places, and much where many scores are alike or none are
+beyond."""
 
 
 class BinaryFit(NamedTuple):
@@ -56,7 +68,8 @@ def recalibrate(
     Parameters
     ----------
     counts
-        Counts by bin and outcome, the outcome changing fastest.
+        Counts by bin and outcome, rows shared between bins, the outcome changing
+        fastest.
     noise
         Standard deviation of the noise of each count.
     rows
@@ -85,14 +98,14 @@ class _BinaryCells:
         grid = self.grid
         mass, happened = grid.masses(phi[:, : grid.bins]), _happened(phi, grid)
         ones = mass * happened
-        sums = np.stack([mass - ones, ones], axis=1) @ grid.bin_of
+        sums = np.stack([mass - ones, ones], axis=1) @ grid.weights
         cells = sums.transpose(0, 2, 1).reshape(len(phi), -1)
         if self.total:
             cells = np.concatenate([cells, mass.sum(axis=1, keepdims=True)], axis=1)
 
         def pull(weights: Floats) -> Floats:
-            zero = weights[:, 0 : 2 * grid.bins : 2] @ grid.bin_of.T
-            one = weights[:, 1 : 2 * grid.bins : 2] @ grid.bin_of.T
+            zero = weights[:, 0 : 2 * grid.bins : 2] @ grid.weights.T
+            one = weights[:, 1 : 2 * grid.bins : 2] @ grid.weights.T
             if self.total:
                 zero, one = zero + weights[:, -1:], one + weights[:, -1:]
             by_mass = mass * zero + ones * (one - zero)
@@ -106,9 +119,10 @@ def _prior(grid: ScoreGrid, rows: float | None) -> Smooth:
     """The prior of the log density of scores and of f, at the bins' centres."""
     mean, density = grid.prior(rows)
     departure = grid.departures(LEVEL_SD, SLOPE_SD, BEND_SD)
-    return Smooth(
-        np.concatenate([mean, np.zeros(grid.bins)]), block_diag(density, departure)
-    )
+    root = block_diag(density, departure)
+    freedom = np.full(len(root), np.inf)
+    freedom[: grid.bins - 2] = FREEDOM
+    return Smooth(np.concatenate([mean, np.zeros(grid.bins)]), root, freedom)
 
 
 def _happened(phi: Floats, grid: ScoreGrid) -> Floats:

@@ -19,6 +19,7 @@ from cipherbayes.inference.noised_counts import (
     likeliest_rates,
     second_differences,
 )
+from cipherbayes.models.shared_bins import shared_weights
 from cipherbayes.typing import Floats
 
 POINTS = 3
@@ -90,6 +91,12 @@ class ScoreGrid:
         return np.eye(self.bins)[place]
 
     @cached_property
+    def weights(self) -> Floats:
+        """How much a row at each point counts in each bin where it is shared between
+        bins, ``(points, bins)``."""
+        return shared_weights(np.array(self.edges), self.points)
+
+    @cached_property
     def basis(self) -> Floats:
         """Matrix from log densities at the centres to those on the grid."""
         from scipy.interpolate import CubicSpline  # takes half a second to load
@@ -132,7 +139,8 @@ class ScoreGrid:
         Parameters
         ----------
         counts, noise
-            Noised numbers of rows in each bin, and the standard deviation of the noise.
+            Noised numbers of rows in each bin, rows shared between bins, and the
+            standard deviation of the noise.
         rows
             Number of rows to expect; None where that is not known.
         """
@@ -146,14 +154,15 @@ class ScoreGrid:
 
 @dataclass(frozen=True)
 class _RowCells:
-    """Cells with the rows of each bin; with ``total`` a last cell of all rows."""
+    """Cells with the rows of each bin, shared between bins; with ``total`` a last cell
+    of all rows."""
 
     grid: ScoreGrid
     total: bool
 
     def __call__(self, phi: Floats) -> tuple[Floats, Pull]:
         mass = self.grid.masses(phi)
-        into = self.grid.bin_of
+        into = self.grid.weights
         if self.total:
             into = np.concatenate([into, np.ones((len(into), 1))], axis=1)
 

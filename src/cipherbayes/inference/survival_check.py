@@ -91,7 +91,7 @@ def check_survival(
     ----------
     counts
         Of risk bin × fate (event in each interval, censored in each, event-free at the
-        horizon), the fate fastest.
+        horizon), rows shared between bins, the fate fastest.
     noise
         Standard deviation of the noise of each.
     shares
@@ -267,13 +267,13 @@ class _FateCells:
         fates = np.concatenate(
             [left * hazards, left * censoring, there[:, :, -1:]], axis=2
         )
-        cells = (grid.bin_of.T @ (mass[:, :, None] * fates)).reshape(len(phi), -1)
+        cells = (grid.weights.T @ (mass[:, :, None] * fates)).reshape(len(phi), -1)
         if self.total:
             cells = np.concatenate([cells, mass.sum(axis=1, keepdims=True)], axis=1)
 
         def pull(weights: Floats) -> Floats:
             by_bin = weights[:, : grid.bins * (2 * count + 1)]
-            worth = grid.bin_of @ by_bin.reshape(len(weights), grid.bins, -1)
+            worth = grid.weights @ by_bin.reshape(len(weights), grid.bins, -1)
             event, lost = worth[:, :, :count], worth[:, :, count : 2 * count]
             gained = (event * hazards + lost * censoring) / leaving
             # What the rest of the way is worth to whoever is still there, from the end.

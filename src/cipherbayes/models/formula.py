@@ -17,13 +17,11 @@ from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Any, Literal
 
+from cipherbayes.models.formula_size import MOST_FACTORS, require_few_terms
 from cipherbayes.models.transforms import TRANSFORMS, TransformName, transform_called
 
 LONGEST = 2000
 """Characters of a formula."""
-MOST_FACTORS = 3
-"""Factors of a product."""
-
 Curve = Literal["poly", "rcs", "bs"]
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -177,8 +175,14 @@ def _sides(text: str) -> tuple[_Part, list[list[_Part]]]:
             "a power of one column is not understood: a power is poly(column, 2), and "
             "(a + b)**2 has the products of two"
         )
+    parser = DefaultFormulaParser()
     try:
-        parsed = DefaultFormulaParser().get_terms(safe)
+        tree = parser.get_ast(safe)
+    except Exception:  # below it says what is wrong
+        tree = None
+    require_few_terms(tree)
+    try:
+        parsed = parser.get_terms(safe)
     except Exception as error:  # its parser trips over some texts in ways of its own
         if re.search(r"(^|[\s~+])\.($|[\s+])", text):
             raise ValueError("'.' is not understood: name the features") from None

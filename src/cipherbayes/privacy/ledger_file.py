@@ -144,6 +144,12 @@ def is_database(path: Path) -> bool:
         ) from None
 
 
+FACTS = frozenset(
+    ("version", "id", "key", "dataset", "epsilon", "delta", "lasting", "put back")
+)
+"""Names of what a ledger says about itself."""
+
+
 def new_facts(
     dataset: str, epsilon: float, delta: float, custody: Custody, *, lasting: bool
 ) -> dict[str, str]:
@@ -267,9 +273,23 @@ def empty_journal(database: sqlite3.Connection) -> None:
 
 
 def facts_text(facts: Mapping[str, str]) -> bytes:
-    """What the seal covers of the facts: all of them but the seal itself."""
-    text = "|".join(f"{k}={v}" for k, v in sorted(facts.items()) if k != "seal")
-    return text.encode()
+    """What the seal covers of the facts: all of them but the seal itself.
+
+    Formal guarantees
+    -----------------
+    Other facts have another text. Where all names are known and no value contains one
+    of them between ``|`` and ``=``, a text falls apart at these in one way only. Any
+    other facts, as of a table that is called ``a|epsilon=9``, are told with their
+    lengths, behind a zero byte with which no name begins.
+    """
+    pairs = sorted((k, v) for k, v in facts.items() if k != "seal")
+    apart = FACTS.issuperset(k for k, _ in pairs) and not any(
+        f"|{name}=" in value for name in FACTS for _, value in pairs
+    )
+    if apart:
+        return "|".join(f"{k}={v}" for k, v in pairs).encode()
+    parts = [part.encode() for pair in pairs for part in pair]
+    return b"\0" + b"".join(len(p).to_bytes(8, "little") + p for p in parts)
 
 
 def partial_beside(path: Path) -> Path:

@@ -202,7 +202,7 @@ def _checking(check: BudgetUse, family: str) -> list[tuple[str, str]]:
         (
             "checking",
             f"ε = {check['epsilon_alone']:.3g} alone, on the other "
-            f"{_share(check)}{_about(check)}: a row pays for one of the two; a count "
+            f"{_share(check)}{_about(check)}: a row pays for one of the two; a sum "
             f"of prediction × outcome is known to ±{_known(check['count_noise'])} "
             "(90 %), a group's sum of residuals to "
             f"±{_known(check['residual_noise'])}",

@@ -32,6 +32,7 @@ from cipherbayes.models.held_out_numbers import (
     CountCheck,
     NumberCheck,
 )
+from cipherbayes.models.shared_bins import shared_weights
 from cipherbayes.typing import Floats
 
 USUAL, RARE = "usual", "rare"
@@ -93,16 +94,11 @@ def _half(draws: Floats) -> float:
 
 @lru_cache(maxsize=64)
 def _binary(rows: float, noise: float, events: str) -> Widths:
-    score, bins = _places(LEVELS[events], SPREAD), LOG_ODDS.size + 1
-    chance, place = expit(score), np.searchsorted(LOG_ODDS, score)
-    each = rows / GRID
-    counts = np.stack(
-        [np.bincount(place, each * share, bins) for share in (1.0 - chance, chance)],
-        axis=1,
-    )
-    fit = recalibrate(
-        counts.ravel().astype(np.float64), noise, tuple(LOG_ODDS.tolist()), rows
-    )
+    score = _places(LEVELS[events], SPREAD)
+    chance = expit(score)
+    shares = rows / GRID * np.stack([1.0 - chance, chance], axis=1)
+    counts = (shared_weights(LOG_ODDS, score).T @ shares).ravel()
+    fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), rows)
     predicted, observed = (
         (fit.rows * share).sum(axis=1) for share in (fit.predicted, fit.observed)
     )
@@ -124,8 +120,7 @@ def _survival(rows: float, noise: float) -> Widths:
     before = np.concatenate([np.ones((GRID, 1)), there[:, :-1]], axis=1)
     left = (before - there) / leaving
     fates = np.concatenate([left * hazards, left * CENSORED, there[:, -1:]], axis=1)
-    counts = np.zeros((LOG_HAZARDS.size + 1, fates.shape[1]))
-    np.add.at(counts, np.searchsorted(LOG_HAZARDS, score), fates * rows / GRID)
+    counts = shared_weights(LOG_HAZARDS, score).T @ (fates * rows / GRID)
     edges = tuple(LOG_HAZARDS.tolist())
     fit = check_survival(counts.ravel(), noise, edges, shares, rows)
     ratio = fit.observed[:, :, -1] / fit.expected[:, :, -1]

@@ -96,14 +96,28 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
             *(f"the effect of {name}" for name in hierarchy.slopes),
         ]
     )
-    own, known = len(slots.places), given_away(plan)
+    own = len(slots.places)
     together = "".join(
         f"; {' and '.join(sites)} are one, '{name}'"
         for name, sites in hierarchy.groups.items()
     )
+    return [
+        f"may differ in {said} ({hierarchy.effects} effects): each site has "
+        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
+        f"{together}",
+        *few_sites_caution(hierarchy, len(slots.sites)),
+        *given_in_words(plan),
+    ]
+
+
+def given_in_words(plan: StudyPlan) -> list[str]:
+    """What each site gives away, line by line, where sites may differ."""
+    study, known = plan.study, given_away(plan)
+    hierarchy, slots = study.stated_hierarchy, slots_of(study)
+    assert slots is not None
     learns = [
         f"so anyone learns of each site its number of {records_word(study)} to about "
-        f"± {known.records:.0f}"
+        f"± {known.records:.0f} (two standard deviations of the noise, as every ± here)"
     ]
     if known.outcomes is not None:
         learns.append(
@@ -117,10 +131,6 @@ def sites_in_words(plan: StudyPlan) -> list[str]:
         for name in hierarchy.slopes
     ]
     return [
-        f"may differ in {said} ({hierarchy.effects} effects): each site has "
-        f"{own} number{'' if own == 1 else 's'} of its own in every sum of gradients"
-        f"{together}",
-        *few_sites_caution(hierarchy, len(slots.sites)),
         *learns,
         "one record is protected as in any study, a hospital as a whole is not",
         *_of_typical_sites(study, len(slots.sites), known),
@@ -207,6 +217,8 @@ def needs_in_words(plan: StudyPlan) -> list[str]:
     if needed is None:
         return []
     said = f"about {float(f'{needed:.2g}'):,.0f}"
+    if (expected := outcomes_expected(plan.study)) is not None and expected < needed:
+        return []  # which is warned of
     if records is not None and plan.study.model.family != "count":
         if needed >= records:
             return []
@@ -218,8 +230,45 @@ def needs_in_words(plan: StudyPlan) -> list[str]:
     ]
 
 
+def outcomes_expected(study: PrivateStudy) -> float | None:
+    """How many outcomes all sites have by the study's own word; None where it says
+    nothing."""
+    share, records = study.privacy.events, study.training_records
+    return None if share is None or records is None else share * records
+
+
+def outcomes_told(study: PrivateStudy) -> tuple[float, str]:
+    """Share of records with the outcome that is told of, and that share in words."""
+    if (events := study.privacy.events) is None:
+        return OUTCOMES, "one record in five has the outcome"
+    return events, f"records have {events:.2g} outcomes each, as the study says,"
+
+
+def few_outcomes_caution(plan: StudyPlan) -> list[str]:
+    """A warning where a study says itself that it has too few outcomes."""
+    needed, expected = outcomes_needed(plan), outcomes_expected(plan.study)
+    if needed is None or expected is None or expected >= needed:
+        return []
+    return [
+        f"about {expected:,.0f} outcomes are to be expected (privacy.events), and "
+        f"about {float(f'{needed:.2g}'):,.0f} are needed over all sites: with fewer "
+        "the sampler may not agree with itself, and the budget is spent on a result "
+        f"that cannot be used. {_remedies(plan)}"
+    ]
+
+
+def _remedies(plan: StudyPlan) -> str:
+    """What helps where sites' own numbers are lost in noise."""
+    slots = slots_of(plan.study)
+    together = slots is not None and len(slots.sites) > 2
+    first = "Put sites together under hierarchy.groups, take" if together else "Take"
+    return f"{first} fewer cuts, raise epsilon, or remove [hierarchy]"
+
+
 def hidden_sites_caution(plan: StudyPlan) -> list[str]:
     """A warning where noise will hide what differs between sites."""
+    if found := few_outcomes_caution(plan):
+        return found
     study, slots = plan.study, slots_of(plan.study)
     records = study.training_records
     if slots is None or records is None or not study.stated_hierarchy.intercept:
@@ -228,17 +277,17 @@ def hidden_sites_caution(plan: StudyPlan) -> list[str]:
     if outcomes is None:
         return []
     each = outcomes / math.sqrt(intervals)
-    usual = OUTCOMES * records / (len(slots.sites) * intervals)
+    share, where_so = outcomes_told(study)
+    usual = share * records / (len(slots.sites) * intervals)
     if each < HIDDEN * usual:
         return []
     where = "" if intervals == 1 else f" in each of {intervals} intervals"
     return [
         f"noise will hide what sites have of their own: one with an equal share has "
-        f"about {usual:.0f} outcomes{where} where one record in five has one, known to "
+        f"about {usual:.0f} outcomes{where} where {where_so} known to "
         f"± {each:.0f}; levels of sites, and where they lie, will be mostly prior, and "
-        "the sampler may not agree with itself, with the budget spent. Put sites "
-        "together under hierarchy.groups, take fewer cuts, raise epsilon, or remove "
-        "[hierarchy]"
+        f"the sampler may not agree with itself, with the budget spent. "
+        f"{_remedies(plan)}"
     ]
 
 
@@ -247,7 +296,7 @@ def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> list
     declared = study.training_records
     if declared is None or known.outcomes is None:
         return []
-    told = []
+    told, (share, where_so) = [], outcomes_told(study)
     for name, count in (
         (
             f"with {declared // sites:,} {records_word(study)}, an equal share,",
@@ -255,18 +304,20 @@ def _of_typical_sites(study: PrivateStudy, sites: int, known: GivenAway) -> list
         ),
         (f"with a tenth of that, {declared // (10 * sites):,},", declared / sites / 10),
     ):
-        events = known.outcomes / (OUTCOMES * count)
+        events = known.outcomes / (share * count)
         told.append(
             f"{name} {share_in_words(known.records / count)} of its records and "
             f"{share_in_words(events)} of its outcomes"
         )
+    together = ["sites can be put together under hierarchy.groups"]
     return [
-        f"where one record in five has the outcome that is, for a site {told[0]}",
+        f"where {where_so} that is, for a site {told[0]}",
         f"for one {told[1]}",
-        "sites can be put together under hierarchy.groups",
+        *(together if sites > 2 else []),
     ]
 
 
 def share_in_words(share: float) -> str:
-    """± a share in per cent; "nothing" where it is 100 % or more."""
-    return f"± {100 * share:.2g} %" if share < 1.0 else "nothing"
+    """± a share in per cent; "nothing" where it is 100 % or about as much."""
+    percent = f"{100 * share:.2g}" if share < 0.1 else f"{100 * share:.0f}"
+    return f"± {percent} %" if share < 0.995 else "nothing"

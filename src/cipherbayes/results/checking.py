@@ -63,6 +63,10 @@ from cipherbayes.typing import Floats
 
 NOISE_REACH = 1.645
 """Standard deviations of its noise that nine of ten counts stay within."""
+APART = 1.86
+"""How many times as much noise as a sum the number of rows in a bin has, where rows are
+shared between bins: rows all over a bin count 1/6, 2/3 and 1/6, and the inverse of that
+has rows of this norm."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +236,7 @@ def _binary(
 ) -> PrivateMetrics:
     fit = recalibrate(counts, noise, tuple(LOG_ODDS.tolist()), rows)
     bins = fit.rows.mean(axis=0) >= LEAST_ROWS
-    of_bin = noise * float(np.sqrt(2.0))  # two cells
+    of_bin = noise * APART * float(np.sqrt(2.0))  # of two outcomes
     return {
         "rows": mean_row(fit.rows.sum(axis=1), tail),
         "events": mean_row(fit.events, tail),

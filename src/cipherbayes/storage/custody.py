@@ -217,6 +217,8 @@ class Custody:
         try:
             entry = json.loads(read_private(file, _MAX_FILE_BYTES))
             ledger, path = bytes.fromhex(entry["ledger"]), entry["path"]
+            if len(ledger) != ID_BYTES:  # the path begins behind it in the MAC
+                raise ValueError
             right = self.mac("table", name + ledger + path.encode()).hex()
             if not hmac.compare_digest(entry["mac"], right):
                 raise ValueError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +17,9 @@ from cipherbayes.errors import (
     problem_to_name,
 )
 from cipherbayes.models.registry import GROUP, registered
+
+LONGEST = 8_000_000
+"""Characters of a study file; one with many columns and sites has some thousands."""
 
 
 def read_text(path: Path) -> str:
@@ -38,6 +42,27 @@ def read_text(path: Path) -> str:
         raise StudyError(
             f"cannot be read ({error.strerror})", where=str(path)
         ) from None
+
+
+def document_of(text: str, path: Path) -> dict[str, Any]:
+    """The tables and keys of a study file."""
+    if len(text) > LONGEST:
+        raise StudyError(
+            f"has more than {LONGEST:,} characters",
+            where=str(path),
+            remedy="a study names columns and sites; rows stay in tables",
+        )
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what = f"not valid TOML: {error}"
+    except (ValueError, RecursionError):
+        what = "not valid TOML: it has a number, or brackets in brackets, without end"
+    raise StudyError(
+        what,
+        where=str(path),
+        remedy="one `key = value` per line under a [table] heading",
+    )
 
 
 def require_filled_in(text: str, path: Path) -> None:

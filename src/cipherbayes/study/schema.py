@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,7 +26,12 @@ from cipherbayes.inference.methods import CHAIN_DEFAULT, MULTILEVEL, PRIVATE_DEF
 from cipherbayes.inference.settings import Inference
 from cipherbayes.models import AnyModel
 from cipherbayes.models.prior import UNIT, Prior
-from cipherbayes.study.file import explained, read_text, require_filled_in
+from cipherbayes.study.file import (
+    document_of,
+    explained,
+    read_text,
+    require_filled_in,
+)
 from cipherbayes.study.protocol_rules import (
     CURATED_DEFAULT,
     FEDERATED_DEFAULT,
@@ -94,14 +98,7 @@ class Study(Section):
         path = Path(path)
         text = read_text(path)
         require_filled_in(text, path)
-        try:
-            document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise StudyError(
-                f"not valid TOML: {error}",
-                where=str(path),
-                remedy="one `key = value` per line under a [table] heading",
-            ) from None
+        document = document_of(text, path)
         held = document.get("evaluation")
         if isinstance(held, dict) and isinstance(held.get("against"), str):
             held["against"] = str(path.parent / held["against"])

@@ -26,6 +26,23 @@ from cipherbayes_research.benchmarks.check_populations import (
     real_binary,
     real_survival,
 )
+from cipherbayes_research.benchmarks.misfitted_populations import (
+    bent_effect,
+    detection_limits,
+    either_side,
+    far_out,
+    heavy_tails,
+    illnesses,
+    misfitted_binary,
+    misfitted_survival,
+    plain,
+    skewed_value,
+    three_signs,
+    troponin,
+    two_binary,
+    wards,
+    zero_inflated,
+)
 
 
 def _dummies(frame: pd.DataFrame) -> pd.DataFrame:
@@ -220,6 +237,17 @@ TUNING: dict[str, Maker] = {
     "edge of counts": partial(invented_count, "edge"),
     "counts of two": partial(invented_count, "two groups"),
     "stay": lambda rng: _stay(),
+    "two binary": partial(misfitted_binary, two_binary, 0.25),
+    "zero inflated": partial(misfitted_binary, zero_inflated, 0.2),
+    "far out": partial(misfitted_binary, far_out, 0.25),
+    "bent effect": partial(misfitted_binary, bent_effect, 0.3),
+    "rare": partial(misfitted_binary, skewed_value, 0.04),
+    "plain": partial(misfitted_binary, plain, 0.3),
+    "illnesses": partial(misfitted_binary, illnesses, 0.15),
+    "detection limits": partial(misfitted_binary, detection_limits, 0.35),
+    "lumpy survival": partial(misfitted_survival, two_binary, 0.3),
+    "zeros in survival": partial(misfitted_survival, zero_inflated, 0.25),
+    "rare events": partial(misfitted_survival, skewed_value, 0.04),
 }
 REPORTED: dict[str, Maker] = {
     "narrow": partial(invented_binary, "narrow"),
@@ -241,6 +269,14 @@ REPORTED: dict[str, Maker] = {
     "visits": lambda rng: _visits(),
     "convictions": lambda rng: _convictions(),
     "nodes": lambda rng: _nodes(),
+    "wards": partial(misfitted_binary, wards, 0.2),
+    "troponin": partial(misfitted_binary, troponin, 0.12),
+    "tails of a value": partial(misfitted_binary, heavy_tails, 0.35),
+    "either side": partial(misfitted_binary, either_side, 0.25),
+    "three signs": partial(misfitted_binary, three_signs, 0.04),
+    "wards over time": partial(misfitted_survival, wards, 0.3),
+    "troponin over time": partial(misfitted_survival, troponin, 0.15),
+    "rare over time": partial(misfitted_survival, three_signs, 0.04),
 }
 
 

@@ -158,6 +158,8 @@ class Table(ABC):
             return column
         if types.is_dictionary(held):
             return self._convert(column.dictionary_decode(), name, kind)
+        if types.is_float16(held):  # of which Arrow computes nothing
+            return self._convert(pc.cast(column, pa.float32()), name, kind)
         if types.is_decimal(held):
             digits = 10.0**held.scale
             column = decimal_numbers(column)

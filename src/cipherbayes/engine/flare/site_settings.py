@@ -21,7 +21,7 @@ def site_settings(kit: Path) -> LocalSettings:
     path = kit / "site.toml"
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+    except (OSError, ValueError, RecursionError):
         raise RunError(
             "is missing or not TOML",
             where=str(path),

@@ -6,7 +6,7 @@ then follow σ. One that moves (x − μ)/σ and σ does where they say much. In
     x = μ + σ^(1−λ) (y − λ μ),   y ~ N(λ μ, σ^(2λ)),
 
 with λ the share of the precision of x that comes from the data; λ = 1 is the centred
-form and λ = 0 the non-centred one. The same holds of Student's t around μ with scale σ.
+form and λ = 0 the non-centred one.
 
 References
 ----------
@@ -57,7 +57,11 @@ class InverseGamma:
 
 @dataclass(frozen=True)
 class Centring:
-    """The map between x and y; λ is ``share``. Each chain has its own μ and log σ."""
+    """The map between x and y; λ is ``share``.
+
+    Each chain has its own μ, shape ``(chains,)``, and log σ of all coordinates,
+    ``(chains, 1)``, or of each, ``(chains, n)``.
+    """
 
     share: float
 
@@ -72,36 +76,29 @@ class Centring:
         return np.asarray(self.share * centre[:, None] + away)
 
     def log_density(
-        self, y: Floats, centre: Floats, log_scale: Floats, df: float | None = None
+        self, y: Floats, centre: Floats, log_scale: Floats
     ) -> tuple[Floats, tuple[Floats, Floats, Floats]]:
         """log p(y | μ, σ) and its derivatives by y, μ and log σ.
 
-        The law is normal, or Student's t with ``df`` degrees of freedom.
+        The last is by that of each coordinate.
         """
         share = self.share
         away = y - share * centre[:, None]
-        pull = away * np.exp(-2.0 * share * log_scale)[:, None]
-        if df is None:
-            value = -0.5 * (away * pull).sum(axis=1)
-        else:
-            squares = away * pull
-            value = -0.5 * (df + 1.0) * np.log1p(squares / df).sum(axis=1)
-            pull = pull * (df + 1.0) / (df + squares)
-        value -= share * y.shape[1] * log_scale
+        pull = away * np.exp(-2.0 * share * log_scale)
+        value = -(0.5 * away * pull + share * log_scale).sum(axis=1)
         by_centre = share * pull.sum(axis=1)
-        by_scale = share * ((away * pull).sum(axis=1) - y.shape[1])
-        return value, (-pull, by_centre, by_scale)
+        return value, (-pull, by_centre, share * (away * pull - 1.0))
 
     def chain_rule(
         self, y: Floats, centre: Floats, log_scale: Floats, slope: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """Derivatives by y, μ and log σ, given those by x in ``slope``."""
+        """Derivatives by y, μ and each log σ, given those by x in ``slope``."""
         share, stretch = self.share, self._stretch(log_scale)
         away = y - share * centre[:, None]
         by_centre = ((1.0 - share * stretch) * slope).sum(axis=1)
-        by_scale = ((1.0 - share) * stretch * away * slope).sum(axis=1)
+        by_scale = (1.0 - share) * stretch * away * slope
         return stretch * slope, by_centre, by_scale
 
     def _stretch(self, log_scale: Floats) -> Floats:
-        """σ^(1−λ), as a column."""
-        return np.asarray(np.exp((1.0 - self.share) * log_scale)[:, None])
+        """σ^(1−λ)."""
+        return np.asarray(np.exp((1.0 - self.share) * log_scale))

@@ -101,6 +101,7 @@ class Loops:
         """Read the laws of the prior again, after their λ changed."""
         parts, prior = self._parts, self._prior
         rows, law_of = [], np.full(parts.size, -1, dtype=np.int64)
+        columns = np.full((parts.size, 2), -1, dtype=np.int64)
         for number, law in enumerate(prior.laws):
             centre = -1 if law.centre is None else law.centre
             gamma = law.of_scale
@@ -110,13 +111,14 @@ class Loops:
                     centre,
                     law.scale,
                     law.offset,
-                    law.df or 0.0,
                     gamma.shape,
                     gamma.scale,
                 )
             )
             law_of[law.which] = number
-        self._laws = (np.array(rows, dtype=np.float64), law_of)
+            if law.columns is not None:
+                columns[law.which] = law.columns
+        self._laws = (np.array(rows, dtype=np.float64), law_of, columns)
 
     def _problem(self, prior_covariance: Floats) -> tuple[Any, ...]:
         """The fields of ``Problem`` in loops.h, in the order of take_problem."""

@@ -51,6 +51,10 @@ may be hardly any: noise makes half of that in one study of twenty."""
 ENOUGH_OUTCOMES = 8.0
 """Outcomes of a site with an equal share, in standard deviations of the noise of their
 sum, from which on the sites' levels are told from noise: a rule of thumb."""
+LEAST_OUTCOMES, MOST_HIDDEN = 2.0, 0.5
+"""Outcomes of a site, by its released number of records, over that noise, below which
+it tells nothing of its own; and the share of such sites that is too large for the
+others to tell how sites differ."""
 RARE_LEVEL = 0.2
 """Released standard deviation of a 0/1 column below which its level is rare: fewer than
 one record in 24 has it."""
@@ -240,7 +244,8 @@ def _thin_baseline(evidence: Evidence, places: Floats) -> tuple[int, ...]:
 def _hidden_levels(
     recursion: NoiseAware, evidence: Evidence, places: Floats
 ) -> tuple[int, ...]:
-    """The constants, where noise hides the outcomes of a site with an equal share.
+    """The constants, where noise hides the outcomes of a site with an equal share, or
+    those of more than half of the sites.
 
     A site's level is told by its outcomes less those expected, in all intervals of a
     baseline together; its information about the level is about their number.
@@ -255,11 +260,14 @@ def _hidden_levels(
     elif shape.unit is not None:
         value = 1.0 / float(shape.unit[constants[0]])
     count = np.unique(sites.constants).size
-    outcomes = np.diag(evidence.information)[constants].sum() / (count * value**2)
+    outcomes = np.diag(evidence.information)[constants].sum() / value**2
     noise = np.sqrt(evidence.variance * sites.kinds) / value
-    if outcomes >= ENOUGH_OUTCOMES * noise:
-        return ()
-    return at_one_site(tuple(constants), places)
+    few = outcomes < ENOUGH_OUTCOMES * noise * count
+    if (known := shape.site_records) is not None:
+        # Where one site has most of the records, the others may tell nothing.
+        each = outcomes * known.counts / max(float(known.counts.sum()), 1.0)
+        few |= (each < LEAST_OUTCOMES * noise).sum() > MOST_HIDDEN * count
+    return at_one_site(tuple(constants), places) if few else ()
 
 
 def not_calibrated(reason: str, parameters: int) -> Flag:

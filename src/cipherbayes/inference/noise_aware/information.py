@@ -1,9 +1,9 @@
 """Draws of the information matrix H, given the releases, by Hamiltonian Monte Carlo.
 
 The density is the prior of :mod:`~.information_prior` times the likelihood of
-:mod:`~.evidence`. HMC moves all coordinates of H and the scales m, ω and ρ of their
-prior together: moved by themselves, the scales would hardly move at all, held in place
-by hundreds of coordinates. A step is
+:mod:`~.evidence`. HMC moves all coordinates of H and the scales m, ω, ρ and τ of
+their prior together: moved by themselves, the scales would hardly move at all, held in
+place by hundreds of coordinates. A step is
 
     z += ε/2 M'g,   x += ε M z,   z += ε/2 M'g,
 
@@ -62,7 +62,7 @@ class Chains:
     Attributes
     ----------
     moved
-        The vector that HMC moves, (p, U, y of ℓ, y of S, m, log ω, log ρ).
+        The vector that HMC moves, (p, U, y of ℓ, y of S, log τ, m, log ω, log ρ).
     built
         A, built from it; H itself where sites may differ.
     means

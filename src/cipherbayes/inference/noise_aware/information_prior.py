@@ -5,13 +5,13 @@ E_jk ~ N(0, s_H² / 2). H is A, or A with less information in the direction of �
 the score saturates (:mod:`~.saturation`). A is built from (p, U, ℓ, S), defined in
 :mod:`~.coordinates`: the masses exp p of the b constant columns, the means U of the d
 other columns, the information exp ℓ that is left about each of these, and their
-correlations R, given by exp S. With m, υ, ω and ρ learnt, the prior is
+correlations R, given by exp S. With m, υ, ω, ρ and τ learnt, the prior is
 
     p_j  ~ N(m − log b, 2²)   constants share the information that one column has
     U_jk ~ N(0, υ²)           υ² ~ IG(1, 0.05): columns lie within [-1, 1]
     ℓ_j  ~ N(m, ω²)           ω² ~ IG(1, 0.05): standardised columns are much alike
-    S_jk ~ t(½, 0, ρ / √d)    ρ² ~ IG(3, 0.003): most columns are hardly correlated,
-                              some closely
+    S_jk ~ N(0, ρ² τ_j² τ_k² / d)     ρ² ~ IG(3, 0.03),  log τ_j ~ N(0, 2²): most
+                              columns go with hardly any other, some with several
 
 and m flat. Some parameters need not have as much information as the others. Their ℓ_j
 is N(m, 1) for a parameter that is not a coefficient of a column and for a rare level,
@@ -23,9 +23,13 @@ The prior of S matters most. A small eigenvalue of R that noise hides makes inte
 wide if the prior allows it, and too narrow if the prior denies it and is wrong. This
 prior treats R and R⁻¹ alike, while a Wishart prior with few degrees of freedom puts the
 smallest eigenvalues near zero. With ten columns it has half of the |S_jk| below 0.02,
-one in ten above a half, and one in twenty above two, where one column almost follows
-from the others: the columns of a table are mostly unrelated, but for some that measure
-the same thing.
+one in seven above a half, and one in seventeen above two, where one column almost
+follows from the others: the columns of a table are mostly unrelated, but for some that
+measure the same thing. Scales belong to columns and not to entries because related
+columns come in groups: of three columns of which one is about the sum of the others, or
+of four that measure one thing, all entries of S are large. Were each large by itself,
+the prior would rather have some of them zero, which is another matrix, with more
+information where noise hides it, or with much less.
 
 References
 ----------
@@ -45,12 +49,12 @@ from cipherbayes.inference.noise_aware.shrinkage import SHARE_SPREAD
 from cipherbayes.inference.noise_aware.site_means import Means, drawn_by_site
 from cipherbayes.typing import Floats, Integers
 
-STRENGTH = InverseGamma(3.0, 0.003)
-"""Prior of ρ², the squared scale of S; the median of ρ is 0.03. A larger ρ would fill
+STRENGTH = InverseGamma(3.0, 0.03)
+"""Prior of ρ², the squared scale of S; the median of ρ is 0.11. A larger ρ would fill
 the posterior with almost singular H wherever noise hides the correlations."""
-ENTRY_DF = 0.5
-"""Degrees of freedom of the entries of S. Lighter tails would deny that a column may
-follow from others."""
+COLUMN_SPREAD = 2.0
+"""Prior sd of log τ_j. With a smaller one the prior would deny that columns may follow
+from each other."""
 SPREAD = InverseGamma(1.0, 0.05)
 """Prior of ω², the variance of ℓ over columns; the median of ω is 0.27, and one in ten
 is above 0.7."""
@@ -63,12 +67,12 @@ none."""
 UNLIKE_SPREAD = 1.0
 """Prior sd of ℓ of a parameter whose information need not be like the others'."""
 LEARNT = 3
-"""How many scales HMC moves with the coordinates: m, log ω and log ρ."""
+"""How many scales of all columns HMC moves with the coordinates: m, log ω and log ρ."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """A prior N(μ, σ²) or t of some coordinates, with σ learnt.
+    """A prior N(μ, σ²) of some coordinates, with σ learnt.
 
     HMC moves the coordinates in the form of :class:`~.centring.Centring`.
 
@@ -83,9 +87,10 @@ class Law:
     form
         The centring, with its share λ.
     of_scale
-        The prior of σ² before the offset is added.
-    df
-        Degrees of freedom of a Student's t; normal where None.
+        The prior of σ² before anything is added.
+    columns
+        For each coordinate, indices of two moved entries, log τ of its two columns,
+        that are added to its log σ; None for none.
     """
 
     which: Integers
@@ -94,23 +99,32 @@ class Law:
     offset: float
     form: Centring
     of_scale: InverseGamma
-    df: float | None = None
+    columns: Integers | None = None
 
     def at(self, moved: Floats) -> tuple[Floats, Floats]:
         """μ and log σ of every chain."""
-        log_scale = moved[:, self.scale] + self.offset
+        log_scale = moved[:, self.scale, None] + self.offset
+        if self.columns is not None:
+            log_scale = log_scale + moved[:, self.columns].sum(axis=2)
         if self.centre is None:
-            return np.zeros_like(log_scale), log_scale
+            return np.zeros(len(moved)), log_scale
         return moved[:, self.centre], log_scale
+
+    def add_by_scales(self, found: Floats, by_scale: Floats) -> None:
+        """Add derivatives by each coordinate's log σ to those by the moved vector."""
+        found[:, self.scale] += by_scale.sum(axis=1)
+        if self.columns is not None:
+            for one in self.columns.T:
+                np.add.at(found.T, one, by_scale.T)
 
 
 class InformationPrior:
     """The prior of all coordinates, and the form in which HMC moves them.
 
-    HMC moves one vector for each chain, (p, U, y of ℓ, y of S, m, log ω, log ρ), with
-    y the centred form of :class:`~.centring.Centring`. The prior is stated in tables
-    that the C loops read too: ``laws`` for what has a learnt scale, ``pulled_by`` and
-    :meth:`normal` for all else.
+    HMC moves one vector for each chain, (p, U, y of ℓ, y of S, log τ, m, log ω, log ρ),
+    with y the centred form of :class:`~.centring.Centring`. The prior is stated in
+    tables that the C loops read too: ``laws`` for what has a learnt scale,
+    ``pulled_by`` and :meth:`normal` for all else.
 
     Parameters
     ----------
@@ -134,6 +148,8 @@ class InformationPrior:
     ----------
     laws
         The priors of ℓ and of S.
+    own
+        Where log τ of each column stands in the moved vector; nowhere where S is fixed.
     pulled_by
         For each moved entry without a law, the index of the entry that its normal
         prior is centred on; -1 for a fixed centre.
@@ -148,7 +164,10 @@ class InformationPrior:
         tilts: Floats | None = None,
     ) -> None:
         self.parts = parts
-        self.size = parts.size + LEARNT
+        pairs = np.array(np.triu_indices(parts.others, 1)).T
+        own = parts.others if parts.correlated else 0
+        self.size = parts.size + own + LEARNT
+        self.own = slice(parts.size, parts.size + own)
         every, middle = np.arange(parts.size), self.size - LEARNT
         known = [j for j, _ in shares]
         free = parts.diagonals_of(tuple(j for j in unlike if j not in known))
@@ -170,12 +189,21 @@ class InformationPrior:
             self._precisions[parts.masses] = MASS_SPREAD**-2.0
             self._offsets[parts.masses] = -np.log(max(len(parts.constants), 1))
             self.pulled_by[parts.masses] = middle
+        self._precisions[self.own] = COLUMN_SPREAD**-2.0
         self._chain_intervals(sites)
         half, rows = Centring(0.5), every[parts.entries]
         thin = -0.5 * float(np.log(parts.others)) if parts.others else 0.0
         self.laws = (
             Law(alike, middle, middle + 1, 0.0, half, SPREAD),
-            Law(rows, None, middle + 2, thin, half, STRENGTH, ENTRY_DF),
+            Law(
+                rows,
+                None,
+                middle + 2,
+                thin,
+                half,
+                STRENGTH,
+                parts.size + pairs if parts.correlated else None,
+            ),
         )
 
     def _chain_intervals(self, sites: SiteLayout | None) -> None:
@@ -202,6 +230,7 @@ class InformationPrior:
         size = np.sqrt((means**2).mean()) if means.size else 0.0
         learnt = np.array(
             [
+                *np.zeros(self.own.stop - self.own.start),
                 diagonal.mean(),
                 np.log(max(float(diagonal.std()), 0.3)),
                 np.log(max(float(strength), 0.1)),
@@ -237,7 +266,7 @@ class InformationPrior:
         return np.asarray(place)
 
     def from_coordinates(self, place: Floats, learnt: Floats) -> Floats:
-        """The moved vector of coordinates (p, U, ℓ, S) and scales (m, log ω, log ρ)."""
+        """The moved vector of coordinates and of scales (log τ, m, log ω, log ρ)."""
         moved = np.hstack([place, learnt])
         for law in self.laws:
             which = law.which
@@ -246,13 +275,14 @@ class InformationPrior:
 
     def chain_rule(self, moved: Floats, slope: Floats) -> Floats:
         """Derivatives by the moved vector, given those by (p, U, ℓ, S) in ``slope``."""
-        found = np.hstack([slope, np.zeros((len(slope), LEARNT))])
+        scales = np.zeros((len(slope), self.size - self.parts.size))
+        found = np.hstack([slope, scales])
         for law in self.laws:
             which = law.which
             found[:, which], by_centre, by_scale = law.form.chain_rule(
                 moved[:, which], *law.at(moved), slope[:, which]
             )
-            found[:, law.scale] += by_scale
+            law.add_by_scales(found, by_scale)
             if law.centre is not None:
                 found[:, law.centre] += by_centre
         return found
@@ -277,13 +307,12 @@ class InformationPrior:
         """log p(moved vector | laws of the means), and its gradient."""
         value, gradient = np.zeros(len(moved)), np.zeros_like(moved)
         for law in self.laws:
-            here, slopes = law.form.log_density(
-                moved[:, law.which], *law.at(moved), law.df
-            )
+            here, slopes = law.form.log_density(moved[:, law.which], *law.at(moved))
             log_scale = moved[:, law.scale]
             value += here + law.of_scale.log_density(log_scale)
             gradient[:, law.which] += slopes[0]
-            gradient[:, law.scale] += slopes[2] + law.of_scale.slope(log_scale)
+            law.add_by_scales(gradient, slopes[2])
+            gradient[:, law.scale] += law.of_scale.slope(log_scale)
             if law.centre is not None:
                 gradient[:, law.centre] += slopes[1]
         mean, precision, along = self.normal(means)
@@ -317,13 +346,19 @@ class InformationPrior:
         matrix[walking, by] = matrix[by, walking] = -diagonal[walking]
         for law in self.laws:
             which, share = law.which, law.form.share
-            pull = float(np.exp(-2.0 * share * law.at(moved[None])[1][0]))
+            log_scale = law.at(moved[None])[1][0]
+            pull = np.exp(-2.0 * share * log_scale) * np.ones(which.size)
             matrix[which, which] = pull
-            own = 2.0 * which.size * share**2
-            matrix[law.scale, law.scale] = law.of_scale.precision + own
+            own = 2.0 * share**2
+            scales = np.full((which.size, 1), law.scale)
+            if law.columns is not None:
+                scales = np.hstack([scales, law.columns])
+            # Each coordinate tells about the sum of the log scales that it has.
+            np.add.at(matrix, (scales[:, :, None], scales[:, None, :]), own)
+            matrix[law.scale, law.scale] += law.of_scale.precision
             if law.centre is not None:
                 # The wide priors that are centred on m too are left out.
-                matrix[law.centre, law.centre] = 1e-2 + which.size * share**2 * pull
+                matrix[law.centre, law.centre] = 1e-2 + share**2 * pull.sum()
                 matrix[which, law.centre] = matrix[law.centre, which] = -share * pull
         sharp = SHARE_SPREAD**-2.0
         matrix[0, 0] += self._known.size * sharp

@@ -84,10 +84,17 @@ def methods_paragraph(contents: Contents) -> str:
             + ". "
         )
     return said + (
-        f"The analysis was stated in a study file (SHA-256 "
+        f"{_lost(contents)}The analysis was stated in a study file (SHA-256 "
         f"{record['study_hash'][:16]}) and run with cipherbayes "
         f"{record['cipherbayes']}.{_other_releases(contents)}"
     )
+
+
+def _lost(contents: Contents) -> str:
+    """What a lost site changed of what was fitted; a space at the end."""
+    flags = contents.record["flags"]
+    said = [flag["message"] for flag in flags if flag["name"] == "site-lost"]
+    return f"During the rounds, {said[0]}. " if said else ""
 
 
 def _other_releases(contents: Contents) -> str:
@@ -217,7 +224,11 @@ def _between(study: Study) -> str:
         parts.append(f"{kind} intercepts")
     if hierarchy.slopes:
         parts.append(f"{kind} slopes of {', '.join(hierarchy.slopes)}")
-    said = f"Sites had {' and '.join(parts)}"
+    groups = hierarchy.groups.items()
+    together = "; ".join(
+        f"{' and '.join(each)} as one, '{name}'" for name, each in groups
+    )
+    said = f"Sites had {' and '.join(parts)}" + (f" ({together})" if together else "")
     if kind == "fixed":
         return f"{said} that were not drawn towards each other. "
     said += (

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 from cipherbayes.protocols.site_words import (
-    OUTCOMES,
-    GivenAway,
     alike_in_words,
     few_sites_caution,
     given_away,
+    given_in_words,
+    outcomes_told,
     records_word,
     share_in_words,
-    sites_in_words,
 )
+from cipherbayes.protocols.study_plan import StudyPlan
 from cipherbayes.report.charts import interval_axis, interval_row
 from cipherbayes.report.markup import Content, Markup, join, table, tag
 from cipherbayes.report.numbers import Axis, interval, number, percent
@@ -31,6 +31,7 @@ MEDIAN_OF_TWO = math.sqrt(2.0) * 0.6744897501960817
 ALMOST_NOTHING, MUCH = 1.1, 1.5
 """Median ratios between two sites below which they hardly differ, and above which they
 differ a lot."""
+LEVEL = "their level"
 SOME, NOTABLE = 0.3, 0.8
 """Posterior standard deviations from which a shift is some, and worth a look."""
 SHAPE = "baseline"
@@ -108,8 +109,7 @@ def spread_in_words(contents: Contents, row: BetweenRow) -> str:
     middle, low, high = (
         math.exp(MEDIAN_OF_TWO * row[key]) for key in ("mean", "lower", "upper")
     )
-    if name == SHAPE:
-        name = f"{name} in each interval, beside their level"
+    name = f"{name} in each interval, beside their level" if name == SHAPE else LEVEL
     said = f"Sites differ in {name}"
     if high < ALMOST_NOTHING:
         said = f"Sites hardly differ in {name}"
@@ -314,7 +314,7 @@ def _meta_analysis(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
 def _given_away(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
     if contents.plan is None:
         return Markup()
-    _, *given = sites_in_words(contents.plan)
+    given = given_in_words(contents.plan)
     said = (
         "Numbers that belong to one site are released with noise that hides a record, "
         f"not a hospital, {'; '.join(given)}."
@@ -323,13 +323,13 @@ def _given_away(contents: Contents, hierarchy: HierarchyRecord) -> Markup:
         tag("h3", "What a site gave away"),
         tag("p", said.replace("± ", "±\N{NO-BREAK SPACE}")),
         _known_of_each(
-            contents, hierarchy, given_away(contents.plan), records_word(contents.study)
+            contents, hierarchy, contents.plan, records_word(contents.study)
         ),
     )
 
 
 def _known_of_each(
-    contents: Contents, hierarchy: HierarchyRecord, known: GivenAway, records: str
+    contents: Contents, hierarchy: HierarchyRecord, plan: StudyPlan, records: str
 ) -> Markup:
     """What each site gives away, by its number of records as it was released, or by
     that of the table of characteristics, which counts every release."""
@@ -339,6 +339,7 @@ def _known_of_each(
         if row["statistic"] == "rows"
     }
     rows: list[list[Content]] = []
+    known, (share, _) = given_away(plan), outcomes_told(plan.study)
     for row in hierarchy.get("records", []):
         count, reach = row["records"], known.records
         said = f"{count:,.0f} ± {reach:,.0f}"
@@ -349,7 +350,7 @@ def _known_of_each(
             said = f"{number(counted['mean'])} ({ends})"
         told: list[Content] = [row["site"], said, share_in_words(reach / count)]
         if known.outcomes is not None:
-            events = known.outcomes / (OUTCOMES * count)
+            events = known.outcomes / (share * count)
             told.append(share_in_words(events))
         rows.append(told)
     if not rows:
@@ -361,5 +362,5 @@ def _known_of_each(
         f"Of its {records}",
     ]
     if known.outcomes is not None:
-        heads.append("Of its outcomes, one record in five")
+        heads.append(f"Of its outcomes, {share:.2g} a record")
     return table("How exactly each site is known", heads, rows, id_="given-away")

@@ -18,9 +18,9 @@ lay_out(Work *w, Arena *arena, const Problem *problem)
     const size_t d = problem->d, e = problem->e, b = problem->b;
     w->place = piece(arena, problem->size);
     w->slope = piece(arena, problem->size);
-    w->stretch = piece(arena, problem->laws);
+    w->scale = piece(arena, problem->laws);
     w->centre = piece(arena, problem->laws);
-    w->pull = piece(arena, problem->laws);
+    w->own = piece(arena, problem->size);
     w->masses = piece(arena, b);
     w->root = piece(arena, e);
     w->entries = piece(arena, e * e);
@@ -59,17 +59,19 @@ to_coordinates(const Problem *q, Work *w, const double *moved)
 {
     for (int k = 0; k < q->laws; k++) {
         const double *law = q->law + k * LAW_WIDTH;
-        const double scale = moved[(int)law[SCALE]] + law[OFFSET];
         w->centre[k] = law[CENTRE] < 0.0 ? 0.0 : moved[(int)law[CENTRE]];
-        w->stretch[k] = exp((1.0 - law[SHARE]) * scale);
-        w->pull[k] = exp(-2.0 * law[SHARE] * scale);
+        w->scale[k] = moved[(int)law[SCALE]] + law[OFFSET];
     }
     for (int j = 0; j < q->size; j++) {
         const int64_t k = q->law_of[j];
         double x = moved[j];
         if (k >= 0) {
             const double share = q->law[k * LAW_WIDTH + SHARE], c = w->centre[k];
-            x = c + w->stretch[k] * (x - share * c);
+            const int64_t *by = q->scaled_by + 2 * (size_t)j;
+            w->own[j] = w->scale[k];
+            if (by[0] >= 0 && by[1] >= 0)
+                w->own[j] += moved[by[0]] + moved[by[1]];
+            x = c + exp((1.0 - share) * w->own[j]) * (x - share * c);
         }
         w->place[j] = x;
     }
@@ -77,6 +79,18 @@ to_coordinates(const Problem *q, Work *w, const double *moved)
     for (int j = 0; j < q->size; j++)
         lost |= !(fabs(w->place[j]) < LARGEST_COORDINATE);
     return lost;
+}
+
+/* Adds a derivative by the log scale of a coordinate to those by what is moved. */
+static void
+add_by_scale(const Problem *q, int j, double slope, double *gradient)
+{
+    const int64_t *by = q->scaled_by + 2 * (size_t)j;
+    gradient[(int)q->law[q->law_of[j] * LAW_WIDTH + SCALE]] += slope;
+    if (by[0] >= 0 && by[1] >= 0) {
+        gradient[by[0]] += slope;
+        gradient[by[1]] += slope;
+    }
 }
 
 /* Derivatives by what is moved, given those by the coordinates in w->slope. */
@@ -92,10 +106,10 @@ chain_rule(const Problem *q, const Work *w, const double *moved, double *gradien
             continue;
         }
         const double *law = q->law + k * LAW_WIDTH;
-        const double share = law[SHARE], stretch = w->stretch[k];
+        const double share = law[SHARE], stretch = exp((1.0 - share) * w->own[j]);
         const double away = moved[j] - share * w->centre[k];
         gradient[j] += stretch * slope;
-        gradient[(int)law[SCALE]] += (1.0 - share) * stretch * away * slope;
+        add_by_scale(q, j, (1.0 - share) * stretch * away * slope, gradient);
         if (law[CENTRE] >= 0.0)
             gradient[(int)law[CENTRE]] += (1.0 - share * stretch) * slope;
     }
@@ -112,17 +126,11 @@ prior(const Problem *q, const ChainLaw *law_of_chain, const Work *w,
         if (k < 0)
             continue;
         const double *law = q->law + k * LAW_WIDTH, share = law[SHARE];
-        const double away = moved[j] - share * w->centre[k], df = law[DF];
-        const double scale = moved[(int)law[SCALE]] + law[OFFSET];
-        double pull = away * w->pull[k];
-        if (df > 0.0) { /* Student's t, else normal */
-            value -= 0.5 * (df + 1.0) * log1p(away * pull / df) + share * scale;
-            pull *= (df + 1.0) / (df + away * pull);
-        } else {
-            value -= 0.5 * away * pull + share * scale;
-        }
+        const double away = moved[j] - share * w->centre[k];
+        const double pull = away * exp(-2.0 * share * w->own[j]);
+        value -= 0.5 * away * pull + share * w->own[j];
         gradient[j] -= pull;
-        gradient[(int)law[SCALE]] += share * (away * pull - 1.0);
+        add_by_scale(q, j, share * (away * pull - 1.0), gradient);
         if (law[CENTRE] >= 0.0)
             gradient[(int)law[CENTRE]] += share * pull;
     }

@@ -105,7 +105,7 @@ void back_through_exponential(Exponential *x, double *by);
 
 /* ------------------------------------------------------------- information */
 
-enum { SHARE, CENTRE, SCALE, OFFSET, DF, GAMMA_SHAPE, GAMMA_SCALE, LAW_WIDTH };
+enum { SHARE, CENTRE, SCALE, OFFSET, GAMMA_SHAPE, GAMMA_SCALE, LAW_WIDTH };
 
 /* What density() needs, the same for all chains; names as in information.py. */
 typedef struct {
@@ -121,6 +121,7 @@ typedef struct {
     const double *reference; /* coordinates that others are kept near */
     const double *power;      /* exp(S) where that is fixed, or NULL */
     const int64_t *law_of;    /* the law of every coordinate, or -1 for none */
+    const int64_t *scaled_by; /* two more moved entries of its log scale, or -1, -1 */
     const double *law;        /* rows of LAW_WIDTH */
     const int64_t *pulled_by; /* the moved entry that a prior is centred on, or -1 */
     const double *place, *gradient, *away, *information, *linear;
@@ -147,7 +148,8 @@ typedef struct {
 /* Memory for one density. */
 typedef struct {
     double *place, *slope;            /* (p, U, l, S) and the derivatives by it */
-    double *stretch, *centre, *pull;  /* of every law */
+    double *scale, *centre;           /* of every law; log scales */
+    double *own;                      /* log scale of every coordinate with a law */
     double *masses, *root;
     Exponential exponential;
     double *entries;                  /* S, and the gradient by it */

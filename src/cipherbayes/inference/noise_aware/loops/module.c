@@ -140,7 +140,7 @@ check_laws(Views *views, const Problem *q)
 static int
 take_problem(Views *views, PyObject *tuple, Problem *q)
 {
-    enum { FIELDS = 23 };
+    enum { FIELDS = 24 };
     PyObject *f[FIELDS];
     if (arity(tuple, "problem", FIELDS, f) < 0) {
         views->wrong = 1;
@@ -168,24 +168,26 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     check_laws(views, q);
     q->law_of = take(views, f[7], "law_of", 'i', 1, size);
     within(views, "law_of", q->law_of, q->size, -1, q->laws);
-    q->place = take(views, f[8], "place", 'd', 1, d);
-    q->gradient = take(views, f[9], "gradient", 'd', 1, d);
-    q->away = take(views, f[10], "away", 'd', 1, d);
-    q->information = take(views, f[11], "information", 'd', 2, d, d);
-    q->linear = take(views, f[12], "linear", 'd', 2, d, d);
-    q->contrasts = take(views, f[13], "contrasts", 'd', 2, (Py_ssize_t)ANY, d);
+    q->scaled_by = take(views, f[8], "scaled_by", 'i', 2, size, (Py_ssize_t)2);
+    within(views, "scaled_by", q->scaled_by, 2 * q->size, -1, q->moved);
+    q->place = take(views, f[9], "place", 'd', 1, d);
+    q->gradient = take(views, f[10], "gradient", 'd', 1, d);
+    q->away = take(views, f[11], "away", 'd', 1, d);
+    q->information = take(views, f[12], "information", 'd', 2, d, d);
+    q->linear = take(views, f[13], "linear", 'd', 2, d, d);
+    q->contrasts = take(views, f[14], "contrasts", 'd', 2, (Py_ssize_t)ANY, d);
     q->rank = size_of(views, 0);
-    q->variation = take(views, f[14], "variation", 'd', 1, d);
-    q->variance = number(views, f[15]);
-    q->information_sd = number(views, f[16]);
-    q->direct = number(views, f[17]) != 0.0;
-    q->diagonal = number(views, f[18]) != 0.0;
-    q->columns = take(views, f[19], "columns", 'i', 2, (Py_ssize_t)ANY, (Py_ssize_t)ANY);
+    q->variation = take(views, f[15], "variation", 'd', 1, d);
+    q->variance = number(views, f[16]);
+    q->information_sd = number(views, f[17]);
+    q->direct = number(views, f[18]) != 0.0;
+    q->diagonal = number(views, f[19]) != 0.0;
+    q->columns = take(views, f[20], "columns", 'i', 2, (Py_ssize_t)ANY, (Py_ssize_t)ANY);
     q->sites = size_of(views, 0);
     q->followed = size_of(views, 1);
-    q->units = take(views, f[20], "units", 'd', 1, d);
-    q->follow = take(views, f[21], "follow", 'd', 1, (Py_ssize_t)q->followed);
-    q->tilts = take(views, f[22], "tilts", 'd', 2, (Py_ssize_t)q->sites,
+    q->units = take(views, f[21], "units", 'd', 1, d);
+    q->follow = take(views, f[22], "follow", 'd', 1, (Py_ssize_t)q->followed);
+    q->tilts = take(views, f[23], "tilts", 'd', 2, (Py_ssize_t)q->sites,
                     (Py_ssize_t)q->followed);
     if (!views->wrong && q->followed > 0 && (q->sites < 1 || q->b % q->sites != 0))
         misfit(views, "columns", "not of the sites of the constants");
