@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hospitals import FEATURES, SITES, study, tables
+from invented_hospitals import FEATURES, SITES, study, tables
 
 import cipherbayes as cb
 from cipherbayes.inference.multilevel import SiteTarget

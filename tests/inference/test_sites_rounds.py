@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hospitals import FEATURES, SITES, study
+from invented_hospitals import FEATURES, SITES, study
 
 import cipherbayes as cb
 from cipherbayes.inference.between_sites import SitePrior

@@ -47,7 +47,7 @@ def _terms_of(node: Any, counts: dict[int, int]) -> int:
             raise ValueError(
                 f"(...)**n has products of n columns, n from 1 to {MOST_FACTORS}"
             )
-        return parts[0] ** int(power)
+        return int(parts[0] ** int(power))
     if symbol in ("*", "/", "in", "%in%", ":") and len(parts) == 2:
         product = parts[0] * parts[1]
         return product if symbol == ":" else sum(parts) + product
