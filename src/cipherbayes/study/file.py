@@ -17,6 +17,7 @@ from cipherbayes.errors import (
     problem_to_name,
 )
 from cipherbayes.models.registry import GROUP, registered
+from cipherbayes.typing import JsonObject
 
 LONGEST = 8_000_000
 """Characters of a study file; one with many columns and sites has some thousands."""
@@ -44,7 +45,7 @@ def read_text(path: Path) -> str:
         ) from None
 
 
-def document_of(text: str, path: Path) -> dict[str, Any]:
+def document_of(text: str, path: Path) -> JsonObject:
     """The tables and keys of a study file."""
     if len(text) > LONGEST:
         raise StudyError(
