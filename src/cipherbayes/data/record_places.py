@@ -6,6 +6,7 @@ the table holds, and whenever it is asked about. It hides nothing.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,16 +21,27 @@ Words = NDArray[np.uint64]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
-def places_of(table: PreparedTable, seed: int) -> Floats:
+def places_of(table: PreparedTable, seed: int, site: str = "") -> Floats:
     """A number in [0, 1) for each record of a table, from its bits.
 
     Those of its person's name where there is one; else of its columns. Records that
     are equal to the last bit are told apart by counting them: the first, the second
     and so on have numbers of their own. Another record in the table, equal to them or
     not, changes none of these numbers.
+
+    Parameters
+    ----------
+    site
+        Whose table it is. Equal records of two sites have numbers of their own: where
+        few different records are possible, as of whole years and yes or no, all sites
+        would else treat the same ones alike, and what they have in common would be as
+        uncertain as of one site. A person's name has one number at all sites.
     """
     words = np.concatenate(
-        [np.empty(0, dtype=np.uint64), *table.map(lambda rows: _words(rows, seed))]
+        [
+            np.empty(0, dtype=np.uint64),
+            *table.map(lambda rows: _words(rows, seed, site)),
+        ]
     )
     numbers = _copy_numbers(table, words)
     again = np.flatnonzero(numbers)
@@ -45,10 +57,11 @@ def place_of_row(rows: Rows, seed: int) -> Floats:
     return _fractions(_hashed([*rows.x, *rows.own_outcome.values()], seed))
 
 
-def _words(rows: Rows, seed: int) -> Words:
+def _words(rows: Rows, seed: int, site: str) -> Words:
     if PLACE in rows.outcome:
         return _hashed([rows.outcome[PLACE]], seed)
-    return _hashed(_columns(rows), seed)
+    digest = hashlib.blake2b(f"{seed} {site}".encode(), digest_size=8).digest()
+    return _hashed(_columns(rows), int.from_bytes(digest, "little"))
 
 
 def _columns(rows: Rows) -> list[Floats]:

@@ -316,9 +316,9 @@ def split_site(
 ) -> tuple[PreparedTable, PreparedTable]:
     """Training rows and held-out rows of one table, the same whoever splits it.
 
-    A record's side depends on the seed and the record alone, so that adding or
-    removing a record moves no other one between the two; equal records are told apart
-    by counting them. Where a record is a person, its name decides, and all its rows
+    A record's side depends on the seed, the site and the record alone, so that adding
+    or removing a record moves no other one between the two; equal records of a site are
+    told apart by counting them. Where a record is a person, its name decides, and all its rows
     are on one side, in every study with that seed and share.
 
     Edge cases
@@ -327,7 +327,7 @@ def split_site(
     """
     stated = study.stated_evaluation
     seed, share = stated.seed, stated.holdout
-    held = places_of(table, seed) < share
+    held = places_of(table, seed, name) < share
     if study.checks_privately:
         return table.subset(np.flatnonzero(~held)), table.subset(np.flatnonzero(held))
     if held.all() or not held.any():
