@@ -89,8 +89,11 @@ def test_the_warning_names_the_column_and_what_to_do_but_for_a_lower_zero() -> N
     (flag,) = range_flags(study, ends)
     assert flag["name"] == "range-end"
     assert flag["parameters"] == ["bmi"]
-    assert "'bmi' pile up at the upper end" in flag["text"]
-    assert "about 34 % of them are 30 or lie above it" in flag["text"]
+    assert "values of 'bmi' are at the upper end" in flag["text"]
+    assert (
+        "about 34 % of them in its last part (a 32nd or less), which ends at 30, or above"
+        in flag["text"]
+    )
     assert "widen the range in [features]" in flag["text"]
     assert range_flags(study, None) == []
 

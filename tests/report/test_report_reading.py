@@ -228,6 +228,19 @@ def test_the_methods_say_which_site_was_lost_and_which_are_one() -> None:
     assert "random intercepts (b and c as one, 'small')" in said
 
 
+def test_the_methods_say_what_a_record_is_and_all_that_was_released() -> None:
+    said = paragraph(
+        model={"kind": "logistic", "outcome": "death"},
+        privacy={"epsilon": 3.0, "records": 50_000, "unit": "patient"},
+        evaluation={"holdout": 0.2},
+        describe={},
+    )
+    assert "adding or removing one person (all rows of one 'patient')" in said
+    assert "a hash of the person's name" in said
+    assert "Characteristics of the records" in said
+    assert "earlier fit" not in said
+
+
 @pytest.mark.slow
 def test_a_paper_gets_performance_and_characteristics(runs: FinishedRuns) -> None:
     result = Result.load(runs["hospitals"])

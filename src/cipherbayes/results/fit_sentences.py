@@ -130,7 +130,8 @@ def few_events(
 def misfit_flags(found: list[FitTest], design: Design) -> list[FlagRecord]:
     """One flag for each test that found something."""
     remedies = {
-        EVEN: "give it another shape in the formula (rcs, a transform), or levels",
+        EVEN: "give it another shape in the formula (a number: rcs, a transform, or "
+        "levels; a category: its product with another feature)",
         CHANGING: "do not read one hazard ratio for the whole follow-up",
     }
     flags: list[FlagRecord] = []

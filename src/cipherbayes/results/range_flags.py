@@ -35,11 +35,12 @@ def range_flags(study: Study, ends: Floats | None) -> list[FlagRecord]:
                 continue
             which, further = ("upper", "above") if side else ("lower", "below")
             text = (
-                f"values of '{name}' pile up at the {which} end of its public range: "
-                f"about {100 * share:.0f} % of them are {value:g} or lie {further} it, "
-                f"and all of these count as {value:g}. If patients have values "
-                f"{further} {value:g}, widen the range in [features] and run again, "
-                "which spends anew; if none can, this is as it should be"
+                f"many values of '{name}' are at the {which} end of its public range: "
+                f"about {100 * share:.0f} % of them in its last part (a 32nd or less), "
+                f"which ends at {value:g}, or {further} that, where all count as "
+                f"{value:g}. If patients have values {further} {value:g}, widen the "
+                "range in [features] and run again, which spends anew; if none can, or "
+                "values only lie close together there, this is as it should be"
             )
             names = [prepared.design.names[j] for j in prepared.owners[name]]
             found.append(

@@ -318,8 +318,8 @@ def split_site(
 
     A record's side depends on the seed, the site and the record alone, so that adding
     or removing a record moves no other one between the two; equal records of a site are
-    told apart by counting them. Where a record is a person, its name decides, and all its rows
-    are on one side, in every study with that seed and share.
+    told apart by counting them. Where a record is a person, its name decides, and all
+    its rows are on one side, in every study with that seed and share.
 
     Edge cases
     ----------

@@ -60,7 +60,8 @@ def methods_paragraph(contents: Contents) -> str:
         f"We fitted a Bayesian {model} of {_outcome(study)} to the records of {place}, "
         f"with {len(study.features)} predictor{'s' * (len(study.features) != 1)} "
         f"({', '.join(study.features)}). "
-        f"{_ranges(study)} {_gaps(study)}{_held_out(study)}{_prior(study)} "
+        f"{_ranges(study)} {_gaps(study)}{_held_out(study)}{_described(study)}"
+        f"{_prior(study)} "
         f"{_between(study)}"
     )
     promise = promised(privacy)
@@ -71,7 +72,7 @@ def methods_paragraph(contents: Contents) -> str:
         said += (
             f"What was released {word} ({short(promise[0])}, "
             f"{short(promise[1])})-differentially private for adding or removing "
-            f"one record, spent in {contents.all_rounds} rounds"
+            f"one {_record(study)}, spent in {contents.all_rounds} rounds"
             + ("; no record left its site. " if contents.protocol.federated else ". ")
         )
     if all(row["lower"] is None for row in record["posterior"]):
@@ -292,12 +293,34 @@ def _held_out(study: Study) -> str:
     )
     if not study.checks_privately:
         return said
+    person = study.privacy is not None and study.privacy.person is not None
+    chosen = "person's name" if person else "record"
+    compared = ", and how much better they were predicted than by an earlier fit"
+    if study.evaluation.against is None:
+        compared = ""
     return said + (
-        "They were chosen by a hash of the record and are protected like all others: "
-        "counts of prediction by outcome, and sums of residuals by predictor and by "
-        "site, were released with noise within the same budget. Intervals of scores "
-        "count that these records are a sample and that noise was added. "
+        f"They were chosen by a hash of the {chosen} and are protected like all "
+        "others: counts of prediction by outcome, and sums of residuals by predictor "
+        f"and by site{compared}, were released with noise within the same budget. "
+        "Intervals of scores count that these records are a sample and that noise was "
+        "added. "
     )
+
+
+def _described(study: Study) -> str:
+    """That characteristics were released; a space at the end."""
+    if study.describe is None:
+        return ""
+    return (
+        "Characteristics of the records (counts and sums of each variable) were "
+        "released with noise within the same budget. "
+    )
+
+
+def _record(study: Study) -> str:
+    """What one record is, where it is not a row."""
+    person = None if study.privacy is None else study.privacy.person
+    return "record" if person is None else f"person (all rows of one '{person}')"
 
 
 def _missing(study: Study) -> str:
