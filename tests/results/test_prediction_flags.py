@@ -14,6 +14,7 @@ from cipherbayes.cli.main import app
 from cipherbayes.cli.predict import latest_time
 from cipherbayes.inference.flags import flag_record
 from cipherbayes.results.predictions import flags_of_predictions
+from cipherbayes.results.result import Result
 from finished_runs import FinishedRuns, runs
 
 __all__ = ["runs"]
@@ -78,6 +79,7 @@ def test_predict_repeats_the_flags_of_the_run_on_standard_error(
     record = json.loads((out / "result.json").read_text())
     record["flags"], record["cautions"] = FLAGS[2:3], FLAGS[:2]
     (out / "result.json").write_text(json.dumps(record))
+    assert Result.load(out).flags == FLAGS[2:3]
     table = runs["open"].parent / "north.csv"
     done = CliRunner().invoke(app, ["predict", str(out), str(table)])
     assert done.exit_code == 0

@@ -128,6 +128,11 @@ class Result:
         """
         return dict(self.record["metrics"])
 
+    @property
+    def flags(self) -> list[FlagRecord]:
+        """What speaks against the result, or a part of it; the record has cautions."""
+        return list(self.record["flags"])
+
     def describe(self) -> Table[DescribeRow]:
         """The records' characteristics, overall and by group, with intervals for their
         noise and the width of ranges; empty where the study asked for none."""
