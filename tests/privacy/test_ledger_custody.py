@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sqlite3
@@ -17,7 +18,7 @@ from ledgers import DELTA, ask, backup, ledger, opened, path, restore
 from cipherbayes.errors import CryptoError, PrivacyError
 from cipherbayes.privacy import ledger_file
 from cipherbayes.privacy.ledger import Ledger
-from cipherbayes.storage.custody import BEGINNING, Custody, Head
+from cipherbayes.storage.custody import BEGINNING, ID_BYTES, Custody, Head
 
 __all__ = ["ledger", "path"]
 
@@ -243,3 +244,17 @@ def test_a_budget_cannot_be_taken_from_a_tables_name(tmp_path: Path) -> None:
         database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", told.items())
     with pytest.raises(PrivacyError, match="was changed"):
         Ledger.open(path, dataset="lab", epsilon=100.0, delta=DELTA)
+
+
+def test_where_a_ledger_lies_cannot_be_taken_for_its_name(tmp_path: Path) -> None:
+    """The register's MAC covers both, one behind the other."""
+    custody, ledger = Custody.of_user(), b"i" * ID_BYTES
+    custody.register("content", b"digest", ledger, tmp_path / "north.ledger")
+    known = custody.registered("content", b"digest")
+    assert known is not None
+    entry = json.loads(known.file.read_text())
+    path = entry["path"].encode()
+    moved = {"ledger": (ledger + path[:1]).hex(), "path": path[1:].decode()}
+    known.file.write_text(json.dumps(entry | moved))
+    with pytest.raises(PrivacyError, match="was changed"):
+        custody.registered("content", b"digest")
