@@ -204,6 +204,16 @@ def test_parameters_that_its_influence_is_silent_about_are_refused_by_a_plan(
         cb.plan(cb.Study(model=probit, features=FEATURES, privacy=PRIVACY))
 
 
+def test_reports_know_how_much_of_its_information_is_kept(probit: Model) -> None:
+    bounded, bound = probit.bounded_influence, InfluenceBound(2.0)
+    assert isinstance(bounded, ScoreInfluence)
+    certain = bounded.kept_shares(bound, 1.0, mean=0.0, variance=0.0)[0]
+    spread = bounded.kept_shares(bound, 1.0, mean=0.0, variance=9.0)[0]
+    largest = bounded.largest_score(np.zeros(1))[0]
+    assert certain == pytest.approx(min(1.0, bounded.most_score / largest))
+    assert 0.0 < spread < certain
+
+
 def test_an_influence_that_leaves_out_a_bound_is_refused_as_it_is_written() -> None:
     with pytest.raises(TypeError, match="Half does not say its most_information"):
         type("Half", (ScoreInfluence,), {"most_score": 2.0})

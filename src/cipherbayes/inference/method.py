@@ -246,10 +246,12 @@ class Method(ABC):
         model: Model,
         design: Design,
         bound: InfluenceBound | None,
+        records: int | None,
     ) -> tuple[float, ...] | None:
-        """Posterior sd to expect without privacy noise, from the sampler's last state.
+        """Posterior sd to expect without privacy, from the sampler's last state.
 
-        ``bound`` is that of weighted sums. None where the method has not released what
+        ``bound`` is that of weighted sums, ``records`` how many were fitted, where that
+        is known. None where the method has not released what
         it takes.
         """
         return None

@@ -121,10 +121,11 @@ class NoiseAwareMethod(Method):
         model: Model,
         design: Design,
         bound: InfluenceBound | None,
+        records: int | None,
     ) -> tuple[float, ...] | None:
         from cipherbayes.inference.noise_aware import without_privacy
 
-        return without_privacy.expected_sd(memory, prior, model, design, bound)
+        return without_privacy.expected_sd(memory, prior, model, design, bound, records)
 
 
 class ChainMethod(Method):

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from cipherbayes.models import kernels
-from cipherbayes.models.influence import LinearPredictorInfluence
+from cipherbayes.models.hazard_influence import followed_share
+from cipherbayes.models.influence import InfluenceBound, LinearPredictorInfluence
 from cipherbayes.models.registry import register
 from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.models.survival import Survival, bounded_exp, linear_predictors
@@ -76,6 +77,12 @@ class ExponentialInfluence(LinearPredictorInfluence):
         followed = np.minimum(cumulative, stop)
         event = np.where(cumulative <= stop, rows.outcome["event"], 0.0)
         return event - followed, followed
+
+    def kept_shares(
+        self, bound: InfluenceBound, told: float, mean: float, variance: float
+    ) -> tuple[float, float]:
+        share = followed_share(told, variance, bound.stop)
+        return share, share
 
     def limits(self, stop: float) -> tuple[float, float]:
         """|r| ≤ max(1, c) and v ≤ c."""

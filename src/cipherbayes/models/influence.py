@@ -29,6 +29,9 @@ from cipherbayes.models.design import Design
 from cipherbayes.models.rows import Rows
 from cipherbayes.typing import Floats
 
+NODES = 20
+"""Points of a quadrature over linear predictors."""
+
 
 @dataclass(frozen=True)
 class InfluenceBound:
@@ -201,6 +204,18 @@ class BoundedInfluence(ABC):
         """
         return 1.0, 1.0
 
+    def kept_shares(
+        self, bound: InfluenceBound, told: float, mean: float, variance: float
+    ) -> tuple[float, float]:
+        """Information of a score with w = 1 over that of the likelihood's own score.
+
+        How much a fit that bounds no record would have more; only reports use it. Of
+        parameters of columns, and of the others. ``told`` is what a record with w = 1
+        tells about its constant on average; linear predictors are about normal with
+        this mean and variance.
+        """
+        return 1.0, 1.0
+
     def basis(self, design: Design) -> Floats:
         """B with theta = B phi, phi what a score sum is the gradient in."""
         return np.eye(len(self.model.parameters(design)))
@@ -343,11 +358,30 @@ class ScoreInfluence(LinearPredictorInfluence):
     ) -> tuple[Floats, Floats]:
         score = self.model.gradients(theta, rows).column_scores
         eta = kernels.linear_predictor(theta, rows.x)
-        share = self.most_score / np.maximum(self.largest_score(eta), self.most_score)
+        share = self._share(eta)
         return share * score, share * self.information(eta)
+
+    def kept_shares(
+        self, bound: InfluenceBound, told: float, mean: float, variance: float
+    ) -> tuple[float, float]:
+        """E[a I] over E[I]."""
+        eta, weights = normal_predictors(mean, variance)
+        information = weights * self.information(eta)
+        return float(information @ self._share(eta) / information.sum()), 1.0
+
+    def _share(self, eta: Floats) -> Floats:
+        """a of records with these linear predictors."""
+        most = self.most_score
+        return np.asarray(most / np.maximum(self.largest_score(eta), most))
 
     def limits(self, stop: float) -> tuple[float, float]:
         return self.most_score, self.most_information
+
+
+def normal_predictors(mean: float, variance: float) -> tuple[Floats, Floats]:
+    """Linear predictors, and their weights as those of a normal law; these add to 1."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    return mean + np.sqrt(variance) * nodes, weights / weights.sum()
 
 
 def require_bounded_influence(model: Model) -> BoundedInfluence:

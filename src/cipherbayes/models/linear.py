@@ -231,6 +231,12 @@ class LinearInfluence(LinearPredictorInfluence):
         straight, square, _ = _huber(RESIDUAL_STOP * bound.stop)
         return square / straight, 1.0
 
+    def kept_shares(
+        self, bound: InfluenceBound, told: float, mean: float, variance: float
+    ) -> tuple[float, float]:
+        """v, where all residuals together would tell one."""
+        return _huber(RESIDUAL_STOP * bound.stop)[0], 1.0
+
     def limits(self, stop: float) -> tuple[float, float]:
         """|r| ≤ b and v ≤ 1."""
         return RESIDUAL_STOP * stop, 1.0
@@ -308,6 +314,13 @@ class LearntScaleInfluence(BoundedInfluence):
         limit = RESIDUAL_STOP * bound.stop
         straight, square, slope = _huber(limit)
         return square / straight, (_fourth(limit) - square**2) / slope
+
+    def kept_shares(
+        self, bound: InfluenceBound, told: float, mean: float, variance: float
+    ) -> tuple[float, float]:
+        """v over one, and k over the two that all residuals tell of a log sd."""
+        straight, _, slope = _huber(RESIDUAL_STOP * bound.stop)
+        return straight, slope / 2.0
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """b √(C² + q) and max(v, a² k / q) (C² + q)."""

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from cipherbayes.models import kernels
 from cipherbayes.models.design import Design
+from cipherbayes.models.hazard_influence import followed_share
 from cipherbayes.models.held_out import SurvivalCheck
 from cipherbayes.models.influence import (
     BoundedInfluence,
@@ -287,6 +288,12 @@ class PiecewiseInfluence(BoundedInfluence):
 
     def weighting(self, bound: InfluenceBound) -> Weighting:
         return Weighting(bound.clip**2, 1.0)
+
+    def kept_shares(
+        self, bound: InfluenceBound, told: float, mean: float, variance: float
+    ) -> tuple[float, float]:
+        share = followed_share(told, variance, bound.stop)
+        return share, share
 
     def sensitivities(self, bound: InfluenceBound) -> tuple[float, float]:
         """w² max(n, c² n, (1 - c)² (n - 1) + 1 + c²) and w c n, n = ‖x‖² + 1.

@@ -10,7 +10,11 @@ from scipy.special import gammaln, pdtr
 
 from cipherbayes.models.counts import CountModel, mean_of
 from cipherbayes.models.held_out_numbers import CountCheck
-from cipherbayes.models.influence import InfluenceBound, LinearPredictorInfluence
+from cipherbayes.models.influence import (
+    InfluenceBound,
+    LinearPredictorInfluence,
+    normal_predictors,
+)
 from cipherbayes.models.registry import register
 from cipherbayes.models.rows import RecordGradients, Rows
 from cipherbayes.typing import Floats
@@ -20,9 +24,6 @@ COUNTS = 1.5
 
 INFORMATION = 2.0
 """The most information of a record (times the stop c)."""
-
-NODES = 20
-"""Points of a quadrature over linear predictors."""
 
 LARGEST_MEAN = 1e6
 """Records with a larger mean are left out of bounded scores."""
@@ -105,13 +106,24 @@ class PoissonInfluence(LinearPredictorInfluence):
         """a² Var psi over a k, where means have no exposures of their own."""
         if self.model.offset_column is not None:
             return 1.0, 1.0
-        nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-        means = mean_of(mean + np.sqrt(variance) * nodes) / self.model.per
+        predictors, weights = normal_predictors(mean, variance)
+        means = mean_of(predictors) / self.model.per
         share, slope, spread, *_ = self._held(means, bound.stop)
         total = float(weights @ (share * slope))
         if not total > 0.0:
             return 1.0, 1.0
         return min(float(weights @ (share**2 * spread)) / total, 1.0), 1.0
+
+    def kept_shares(
+        self, bound: InfluenceBound, told: float, mean: float, variance: float
+    ) -> tuple[float, float]:
+        """a k over m, where means have no exposures of their own."""
+        if self.model.offset_column is not None:
+            return 1.0, 1.0
+        predictors, weights = normal_predictors(mean, variance)
+        means = mean_of(predictors) / self.model.per
+        share, slope, *_ = self._held(means, bound.stop)
+        return min(float(weights @ (share * slope) / (weights @ means)), 1.0), 1.0
 
     def _held(self, mean: Floats, stop: float) -> tuple[Floats, ...]:
         """a, k, Var psi, low, high and E psi - low, of counts with these means."""

@@ -49,7 +49,7 @@ class Contents:
     ledgers
         What each table has spent, where its ledger is on this machine.
     sd_without_privacy
-        Posterior sd to expect without privacy noise, on the prepared scale.
+        Posterior sd to expect without privacy, on the prepared scale.
     causes
         Results of the other causes' studies, by name, where causes compete.
     """
@@ -187,8 +187,14 @@ def _sd_without_privacy(
         return None
     design = preparation_of(study).design
     prior = prior_of(study) or resolve_prior(study, design)
+    persons = study.privacy is not None and study.privacy.person is not None
     return study.inference_method.sd_without_privacy(
-        memory, prior, study.model, design, plan.last_phase.weighting
+        memory,
+        prior,
+        study.model,
+        design,
+        plan.last_phase.weighting,
+        None if persons else study.training_records,
     )
 
 

@@ -62,6 +62,10 @@ class RowLengths:
     shares
         κ that a model has even if all weights are one, for coefficients and for other
         parameters, as a function of mean and variance of the linear predictor.
+    kept
+        The share of the likelihood's own information that a model's bounded scores
+        have if all weights are one, as a function of what a record tells about its
+        constant and of the same mean and variance.
     """
 
     square: float
@@ -71,6 +75,7 @@ class RowLengths:
     columns: tuple[int, ...]
     width: int
     shares: Callable[[float, float], tuple[float, float]]
+    kept: Callable[[float, float, float], tuple[float, float]]
 
 
 def variation(
@@ -87,8 +92,57 @@ def variation(
     """
     root = np.empty(len(information))
     root[: lengths.width], root[lengths.width :] = np.sqrt(lengths.shares(*predictor))
-    if not constants or not lengths.columns:
+    weights = _weights(lengths, information, information_sd, constants)
+    if weights is None:
         return root
+    found = np.full(len(information), weights.constant_variance)
+    found[list(lengths.columns)] = weights.column_variance
+    return np.asarray(root * np.sqrt(found))
+
+
+def kept_by_weights(
+    lengths: RowLengths,
+    information: Floats,
+    information_sd: float,
+    constants: tuple[int, ...],
+) -> tuple[float, float]:
+    """E[w] and E[w ‖x‖²] / E[‖x‖²]: the shares of the information that weights keep.
+
+    About a constant and about a column; both one where nothing is known of the weights.
+    """
+    weights = _weights(lengths, information, information_sd, constants)
+    if weights is None:
+        return 1.0, 1.0
+    return weights.constant_kept, weights.column_kept
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Means over the values of m that the noised ratio tr B / tr P allows.
+
+    Attributes
+    ----------
+    constant_variance, column_variance
+        κ₀ and κ₁.
+    constant_kept, column_kept
+        E[w] and E[w ‖x‖²] / E[‖x‖²].
+    """
+
+    constant_variance: float
+    column_variance: float
+    constant_kept: float
+    column_kept: float
+
+
+def _weights(
+    lengths: RowLengths,
+    information: Floats,
+    information_sd: float,
+    constants: tuple[int, ...],
+) -> _Weights | None:
+    """What H says of the records' weights; None without constants or columns."""
+    if not constants or not lengths.columns:
+        return None
     columns, fixed = list(lengths.columns), list(constants)
     masses = np.diag(information)[fixed]
     own = np.diag(information)[columns]
@@ -98,14 +152,10 @@ def variation(
     # The noise of the trace and of the mass that it is divided by.
     noise = information_sd / mass
     noise = noise * np.sqrt(len(columns) + len(fixed) * (ratio / lengths.value**2) ** 2)
-    constant, column = _ratios(lengths, ratio, float(noise))
-    found = np.full(len(information), constant)
-    found[columns] = column
-    return np.asarray(root * np.sqrt(found))
+    return _means(lengths, ratio, float(noise))
 
 
-def _ratios(lengths: RowLengths, ratio: float, noise: float) -> tuple[float, float]:
-    """κ₀ and κ₁, averaged over the m that the noised ratio tr B / tr P allows."""
+def _means(lengths: RowLengths, ratio: float, noise: float) -> _Weights:
     shape = lengths.count / SHAPE
     levels = (np.arange(NODES) + 0.5) / NODES
     quantiles = gammaincinv(shape, levels)
@@ -121,6 +171,9 @@ def _ratios(lengths: RowLengths, ratio: float, noise: float) -> tuple[float, flo
     log_density = -0.5 * ((expected - ratio) / width) ** 2
     density = np.exp(log_density - log_density.max())
     density /= density.sum()
-    constant = (weights**2).mean(axis=1) / mean
-    column = (weights**2 * squares).mean(axis=1) / sizes
-    return float(density @ constant), float(density @ column)
+    return _Weights(
+        float(density @ ((weights**2).mean(axis=1) / mean)),
+        float(density @ ((weights**2 * squares).mean(axis=1) / sizes)),
+        float(density @ mean),
+        float(density @ (sizes / squares.mean(axis=1))),
+    )

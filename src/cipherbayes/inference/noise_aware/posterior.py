@@ -88,6 +88,10 @@ class Effort:
         return cls(chains=4, warm_up=100, kept=150, doublings=1)
 
 
+SHORT = Effort(chains=4, warm_up=80, kept=40, doublings=0)
+"""What it takes to say how wide intervals are on average."""
+
+
 def sample_posterior(
     recursion: NoiseAware,
     state: NoiseAwareState,
@@ -110,22 +114,10 @@ def sample_posterior(
         Called with (sweeps done, sweeps in all).
     """
     recursion, state = recursion.measured_at(window_averages(state)[0], state)
-    shape = recursion.shape
-    evidence = evidence_of(recursion, state)
-    if not evidence.draws_correlations:
-        evidence = evidence.blurred()
-    recursion = in_context(recursion, evidence)
-    effort = effort or Effort.for_dimension(evidence.dimension)
-    rng = np.random.default_rng([seed, ROUNDS])
-    walk = _Walk(recursion, evidence, effort.chains, rng)
+    effort = effort or Effort.for_dimension(recursion.prior.mean.size)
     total = effort.warm_up + effort.kept
-    for sweep in range(effort.warm_up):
-        if sweep in (effort.warm_up // 4, effort.warm_up // 2):
-            walk.sampler.renew_metric()
-        walk.step(adapting=True)
-        if progress is not None:
-            progress(sweep + 1, total)
-    walk.sampler.stop_adapting()
+    walk = _warmed_up(recursion, state, effort, seed, progress)
+    recursion, evidence, shape = walk.recursion, walk.evidence, recursion.shape
     patience = PATIENCE if effort.doublings else 0
     for doubling in range(effort.doublings + patience + 1):
         walk.forget()
@@ -155,6 +147,43 @@ def sample_posterior(
         comparison=compared_sites(recursion, prior.told, evidence, typical(between)),
     )
     return Posterior(draws, flags, leeways)
+
+
+def plausible_information(recursion: NoiseAware, state: NoiseAwareState) -> Floats:
+    """A few draws of H given everything that was released, shape ``(draws, d, d)``.
+
+    Of a short run of the sampler: enough for what H says on average, not for intervals.
+    ``recursion`` and ``state`` are finished, in units of the residual scale.
+    """
+    walk = _warmed_up(recursion, state, SHORT, seed=0)
+    found = []
+    for _ in range(SHORT.kept):
+        walk.step(adapting=False)
+        found.append(walk.sampler.information())
+    return np.concatenate(found)
+
+
+def _warmed_up(
+    recursion: NoiseAware,
+    state: NoiseAwareState,
+    effort: Effort,
+    seed: int,
+    progress: Progress | None = None,
+) -> _Walk:
+    """The sampler's chains after its warm-up."""
+    evidence = evidence_of(recursion, state)
+    if not evidence.draws_correlations:
+        evidence = evidence.blurred()
+    rng = np.random.default_rng([seed, ROUNDS])
+    walk = _Walk(in_context(recursion, evidence), evidence, effort.chains, rng)
+    for sweep in range(effort.warm_up):
+        if sweep in (effort.warm_up // 4, effort.warm_up // 2):
+            walk.sampler.renew_metric()
+        walk.step(adapting=True)
+        if progress is not None:
+            progress(sweep + 1, effort.warm_up + effort.kept)
+    walk.sampler.stop_adapting()
+    return walk
 
 
 class _Walk:

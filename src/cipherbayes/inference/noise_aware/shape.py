@@ -16,7 +16,11 @@ from functools import partial
 import numpy as np
 
 from cipherbayes.inference.method import SiteRecords
-from cipherbayes.inference.noise_aware.down_weighting import RowLengths, variation
+from cipherbayes.inference.noise_aware.down_weighting import (
+    RowLengths,
+    kept_by_weights,
+    variation,
+)
 from cipherbayes.inference.noise_aware.layout import InformationLayout
 from cipherbayes.inference.noise_aware.shrinkage import fitted_frame
 from cipherbayes.inference.noise_aware.site_masses import SiteMasses
@@ -172,6 +176,7 @@ class ScoreShape:
             tuple(j for j in range(width) if j not in self.constants),
             width,
             partial(bounded.variance_shares, bound),
+            partial(bounded.kept_shares, bound),
         )
         return replace(self, lengths=lengths)
 
@@ -188,6 +193,37 @@ class ScoreShape:
             self.constants,
             self._linear_predictor(theta, information),
         )
+
+    def kept(
+        self,
+        theta: Floats,
+        information: Floats,
+        information_sd: float,
+        records: int | None,
+    ) -> Floats:
+        """The share of each parameter's information that bounded scores keep.
+
+        ``information`` is H at θ. What stopping a record's score takes is only known
+        where the number of ``records`` is.
+        """
+        found = np.ones(len(information))
+        if self.lengths is None:
+            return found
+        constant, column = kept_by_weights(
+            self.lengths, information, information_sd, self.constants
+        )
+        found[list(self.constants)] = constant
+        found[list(self.lengths.columns)] = column
+        found[self.lengths.width :] = constant
+        if records is None or not self.constants:
+            return found
+        masses = np.diag(information)[list(self.constants)]
+        told = float(masses.sum()) / (self.lengths.value**2 * records * constant)
+        predictor = self._linear_predictor(theta, information)
+        own, rest = self.lengths.kept(told, *predictor)
+        found[: self.lengths.width] *= own
+        found[self.lengths.width :] *= rest
+        return found
 
     def _linear_predictor(
         self, theta: Floats, information: Floats

@@ -1,21 +1,28 @@
 """How wide an interval would be without privacy, from what was released.
 
-With H the shrunk average of the released information matrices, V the variance of the
-weighted score sum (:mod:`~.down_weighting`) and Λ the prior's precision, the posterior
-of the same sums without noise would have about the covariance (H V⁻¹ H + Λ)⁻¹. Nothing
-but released sums is used.
+A fit without privacy adds no noise and bounds no record. Let H be the information of
+the bounded scores and D the diagonal of how much of each parameter's information they
+keep (rows that are weighted down, hazards that are followed up to a bound, residuals
+that are held). All records in full then have about the information F = D^(-½) H D^(-½),
+and the posterior the covariance (F + Λ)⁻¹, Λ the prior's precision. H is known through
+noise, so what it says of each parameter, one over its variance, is averaged over draws
+of H; where sites may differ, H is the shrunk average of the released matrices. Nothing
+but released sums and the number of records is used.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 
 from cipherbayes.inference.between_sites import SitePrior
 from cipherbayes.inference.noise_aware.evidence import Evidence
 from cipherbayes.inference.noise_aware.lost_sites import prior_without, read_memory
-from cipherbayes.inference.noise_aware.recursion import NoiseAware, window_averages
+from cipherbayes.inference.noise_aware.posterior import plausible_information
+from cipherbayes.inference.noise_aware.recursion import (
+    NoiseAware,
+    NoiseAwareState,
+    window_averages,
+)
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.sites import compared_sites, in_context
@@ -32,11 +39,12 @@ def expected_sd(
     model: Model,
     design: Design,
     bound: InfluenceBound | None,
+    records: int | None,
 ) -> tuple[float, ...] | None:
-    """Posterior sd to expect without privacy noise, on the prepared scale.
+    """Posterior sd to expect without privacy, on the prepared scale.
 
-    Where sites may differ, it is that of the common parameters. None where the run has
-    not finished.
+    ``records`` is how many were fitted, where that is known. Where sites may differ, it
+    is that of the common parameters. None where the run has not finished.
     """
     _, lost, state = read_memory(memory, prior)
     if state.rounds != ROUNDS:
@@ -44,19 +52,29 @@ def expected_sd(
     if lost and isinstance(prior, SitePrior):
         prior = prior_without(prior, lost)
     slots = prior.slots if isinstance(prior, SitePrior) else None
-    recursion = NoiseAware(prior, ScoreShape.of(model, design, slots, bound=bound))
+    return sd_of(
+        NoiseAware(prior, ScoreShape.of(model, design, slots, bound=bound)),
+        state,
+        records,
+    )
+
+
+def sd_of(
+    recursion: NoiseAware, state: NoiseAwareState, records: int | None
+) -> tuple[float, ...]:
+    """The same of a finished recursion."""
     recursion, state = recursion.measured_at(window_averages(state)[0], state)
     evidence = Evidence.of(recursion, state)
-    shape, h = recursion.shape, evidence.estimate
-    from_records = h @ np.linalg.solve(
-        replace(evidence, variance=0.0).score_covariance(h), h
-    )
+    shape, estimate = recursion.shape, evidence.estimate
+    kept = shape.kept(evidence.place, estimate, evidence.information_sd, records)
+    root = kept**-0.5
     prior = in_context(recursion, evidence).prior
     if isinstance(prior, SitePrior):
         compared = compared_sites(recursion, prior, evidence, prior.start)
-        root = np.linalg.inv(shape.basis)
-        quadratic = root.T @ from_records @ root
+        quadratic = shape.information_outside(estimate * root * root[:, None])
         return tuple(common_sd(prior, quadratic, prior.spreads(compared.likely)))
-    precision = from_records + np.linalg.inv(evidence.prior_covariance)
+    in_full = plausible_information(recursion, state) * root * root[:, None]
+    precision = in_full + np.linalg.inv(evidence.prior_covariance)
     covariance = shape.basis @ np.linalg.inv(precision) @ shape.basis.T
-    return tuple(np.sqrt(np.diag(covariance)).tolist())
+    variances = np.diagonal(covariance, axis1=1, axis2=2)
+    return tuple(((1.0 / variances).mean(axis=0) ** -0.5).tolist())

@@ -62,7 +62,7 @@ def _widths(contents: Contents) -> Markup:
     if free is None:
         headings.append("Width, of the prior’s")
     else:
-        headings += ["Private", "Without noise, expected", "Noise costs"]
+        headings += ["Private", "Without privacy, expected", "Privacy costs"]
     headings.append("What speaks")
     level = percent(contents.record["interval"])
     text = (
@@ -73,11 +73,10 @@ def _widths(contents: Contents) -> Markup:
     if free is not None:
         cost = float(np.median(private / free))
         text += (
-            "The second bar is the width to expect from the same sums without noise, "
-            "computed from the released information matrix. In the middle, noise "
-            f"makes an interval {number(cost, 2)} times as wide. That every record’s "
-            "part in a sum is bounded costs some width too, which is not counted here: "
-            "a fit of the rows themselves would be narrower."
+            "The second bar is the width to expect of a fit of the rows themselves, "
+            "without noise and without bounds on any record’s part in a sum, told from "
+            "what was released. In the middle, privacy makes an interval "
+            f"{number(cost, 2)} times as wide."
         )
     elif contents.plan is not None and contents.plan.study.privacy.records is not None:
         ratio = forecast_of(contents.plan).width_ratio
