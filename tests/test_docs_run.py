@@ -60,7 +60,7 @@ NOT_RUN = {
 """Beginnings of command lines that are not typed here, and why."""
 
 NOT_TYPED = {
-    "checking": "compares two runs; tests/results/test_checked_runs.py makes such",
+    "checking": "compares two runs; tests/results/test_compared_fits.py makes such",
     "databases": "needs PostgreSQL; tests/engine/test_postgresql.py runs it",
     "three-hospitals": MACHINES,
     "where-the-paper-is-wrong": "its Python is run by tests/test_docs.py",
