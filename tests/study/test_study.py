@@ -167,6 +167,16 @@ WRONG = {
         LOGISTIC + "[paper]\nbatch = 320\nepochs = 500\n",
         r"\[paper\]",
     ),
+    "a slope of no feature": (
+        LOGISTIC
+        + PRIVATE
+        + '[hierarchy]\nslopes = ["weight"]\n[sites]\na = {}\nb = {}\n',
+        "line 14: hierarchy.slopes names 'weight'",
+    ),
+    "a key that is not there": (
+        LOGISTIC + "[sites]\na = {}\nb = {}\n[hierarchy]\nintercept = false\n",
+        r"line 13: \[hierarchy\] lets nothing differ",
+    ),
     "another party's name": (LOGISTIC + "[sites]\ncsp = {}\n", "another party's"),
     "bad site name": (LOGISTIC + '[sites]\n"a b" = {}\n', "site name"),
     "long site name": (LOGISTIC + f"[sites]\n{'x' * 65} = {{}}\n", "give up to 64"),

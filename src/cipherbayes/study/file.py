@@ -116,7 +116,7 @@ def explained(
     )
     location = _location(first)
     key = ".".join(location)
-    line = _line_of(text, location)
+    line = _line_of(text, location or _named_in(first["msg"], schema))
     where = f"{path}, line {line}" if line else str(path or "Study")
     match first["type"]:
         case "union_tag_invalid":
@@ -155,6 +155,15 @@ def _location(problem: Any) -> list[str]:
     if problem["type"].startswith("union_tag"):
         location = [*location, "kind"]
     return location
+
+
+def _named_in(message: str, schema: type[BaseModel]) -> list[str]:
+    """The first key that a rule about several tables names; empty where it has none."""
+    for found in re.finditer(r"\b([a-z_]+)\.([a-z_]+)|\[([a-z_]+)\]", message):
+        named = [part for part in found.groups() if part is not None]
+        if named[0] in schema.model_fields:
+            return named
+    return []
 
 
 def _is_meant(problem: Any, first: Any) -> bool:
