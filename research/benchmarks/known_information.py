@@ -22,7 +22,6 @@ likelihood of the scores; beside it stands the posterior without privacy.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,9 +31,8 @@ from cipherbayes.typing import Floats
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.trial_records import HALF_RANGE, TRUTHS, Ground
 from cipherbayes.validation.trials import to_line
-from coverage_rows import lines, write
 from exact_scales import interval_ends, release_with_exact_scales
-from spread_coverage import FACTORS, table_options, tasks
+from spread_coverage import FACTORS, table_options, written
 
 
 def study(columns: Columns, ground: Ground, number: int) -> dict[str, Any]:
@@ -102,15 +100,7 @@ def main() -> None:
     parser = table_options(__doc__)
     parser.add_argument("--truth", choices=tuple(TRUTHS), default="clinical")
     given = parser.parse_args()
-    done = {json.dumps(line["study"]) for line in lines(given.rows)}
-    tables = [Columns.read(path) for path in given.tables]
-    wanted = tasks(tables, given.first, given.studies, given.events, given.truth)
-    for task in wanted.values() if tables else ():
-        columns, ground, number = task
-        named = {"table": columns.name, **vars(ground), "number": number}
-        if json.dumps(named) not in done:
-            write(given.rows, study(*task))
-    tell(lines(given.rows))
+    tell(written(given, study, given.truth))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from cipherbayes.validation.trials import (
     to_line,
     trial,
 )
+from coverage_rows import lines, write
 from exact_scales import trial_with_exact_scales
 
 FACTORS: dict[str, Sequence[Any]] = {
@@ -162,6 +163,23 @@ def tell(rows: Sequence[dict[str, Any]]) -> None:
             f"{flag['flag']}: {flag['coverage']:.3f} of {flag['parameters']} named, "
             f"{flag['others'] or float('nan'):.3f} of the others"
         )
+
+
+def written(
+    given: argparse.Namespace,
+    study: Callable[[Columns, Ground, int], dict[str, Any]],
+    truth: str = "clinical",
+) -> list[dict[str, Any]]:
+    """The lines of a file, those that a script is asked for and lacks made first."""
+    done = {json.dumps(line["study"]) for line in lines(given.rows)}
+    tables = [Columns.read(path) for path in given.tables]
+    wanted = tasks(tables, given.first, given.studies, given.events, truth)
+    for task in wanted.values() if tables else ():
+        columns, ground, number = task
+        named = {"table": columns.name, **vars(ground), "number": number}
+        if json.dumps(named) not in done:
+            write(given.rows, study(*task))
+    return lines(given.rows)
 
 
 def table_options(description: str | None) -> argparse.ArgumentParser:

@@ -11,7 +11,6 @@ interval's width over that of the fit (``ratio``) and over what is told (``told`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,9 +20,8 @@ from cipherbayes.inference.noise_aware.without_privacy import sd_of
 from cipherbayes.validation.public_columns import Columns
 from cipherbayes.validation.trial_records import Ground
 from cipherbayes.validation.trials import to_line
-from coverage_rows import lines, write
 from exact_scales import release_with_exact_scales
-from spread_coverage import table_options, tasks
+from spread_coverage import table_options, written
 
 
 def study(columns: Columns, ground: Ground, number: int) -> dict[str, Any]:
@@ -66,15 +64,7 @@ def tell(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def main() -> None:
     given = table_options(__doc__).parse_args()
-    done = {json.dumps(line["study"]) for line in lines(given.rows)}
-    tables = [Columns.read(path) for path in given.tables]
-    wanted = tasks(tables, given.first, given.studies, given.events)
-    for task in wanted.values() if tables else ():
-        columns, ground, number = task
-        named = {"table": columns.name, **vars(ground), "number": number}
-        if json.dumps(named) not in done:
-            write(given.rows, study(*task))
-    tell(lines(given.rows))
+    tell(written(given, study))
 
 
 if __name__ == "__main__":
