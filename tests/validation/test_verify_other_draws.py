@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -27,8 +28,10 @@ from verified_runs import (
 
 from cipherbayes.cli.verify import _conclusion
 from cipherbayes.inference.flags import Flag, Leeway
+from cipherbayes.inference.noise_aware import Effort
 from cipherbayes.inference.noise_aware.drawn_flags import DrawnNumbers, not_mixed
 from cipherbayes.results.from_private_run import cautions_of
+from cipherbayes.results.predictions import thinned
 from cipherbayes.results.record import ResultRecord
 from cipherbayes.results.result import Result
 from cipherbayes.storage.posterior_file import write_posterior
@@ -38,11 +41,13 @@ from cipherbayes.validation.verify.fields import FIELDS
 from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.sampled_draws import (
     TOO_FEW,
+    combinations_differ,
     correlations_differ,
     draws_differ,
     mixing_differs,
     only_moved,
 )
+from cipherbayes.validation.verify.warning_checks import check_flags
 from finished_runs import runs
 
 __all__ = ["elsewhere", "other_machine", "recomputed", "runs", "shared"]
@@ -138,6 +143,61 @@ def test_parameters_that_no_longer_go_together_are_found() -> None:
     said[..., 1] = said[:, ::-1, 1]
     assert differ(said, implied) is None
     assert "go together" in str(correlations_differ(said, implied))
+
+
+@pytest.mark.parametrize(
+    ("width", "slow"), [(3, 0.0), (12, 0.0), (40, 0.0), (3, 0.9), (12, 0.7), (40, 0.5)]
+)
+def test_another_sampling_differs_in_no_combination(width: int, slow: float) -> None:
+    """Where effective draws are enough for so many parameters."""
+    for seed in range(0, 20, 2):
+        one, other = (chains(seed + k, slow=slow, width=width) for k in (0, 1))
+        found, words = combinations_differ(one, other)
+        assert found is None
+        assert "no combination" in words
+
+
+def test_parameters_that_all_move_the_same_way_are_found() -> None:
+    """Each by so little that it alone would pass; predictions are sums of them."""
+    said, implied = chains(1, width=12) + 0.12, chains(2, width=12)
+    assert differ(said, implied) is None
+    assert correlations_differ(said, implied) is None
+    assert "together" in str(combinations_differ(said, implied)[0])
+
+
+def test_a_combination_that_is_known_better_than_it_is_is_found() -> None:
+    """Half of the spread of a sum is little of each parameter's, and of each pair's."""
+    said, implied = chains(1, width=20), chains(2, width=20)
+    said = said - 0.5 * said.mean(axis=-1, keepdims=True)
+    said = said / said.std(axis=(0, 1))
+    assert differ(said, implied) is None
+    assert correlations_differ(said, implied) is None
+    assert "together" in str(combinations_differ(said, implied)[0])
+
+
+def test_predictions_read_every_draw_that_is_compared() -> None:
+    """Else the few that they read could be chosen."""
+    most = Effort()
+    draws = np.arange(2.0 * most.chains * most.kept).reshape(-1, 2)
+    assert np.array_equal(thinned(draws), draws)
+
+
+def test_a_flag_that_hangs_on_the_draws_is_named_as_not_checked() -> None:
+    """A test of the fit that the file's draws pass, and those made here do not."""
+    flag = replace(INVENTED, code="fit-missed").as_record(())
+    words = {**flag, "message": "p = 0.02 instead of 0.01"}
+    found: Any = SimpleNamespace(likeness="sampled")
+    study: Any = None
+    for numbers, remade, state in (
+        ([], [flag], "not checked"), ([flag], [], "not checked"),
+        ([flag], [words], "holds"), ([], [], "holds"),
+    ):  # fmt: skip
+        findings = Findings()
+        both: list[dict[str, Any]] = [
+            {"flags": each, "cautions": []} for each in (numbers, remade)
+        ]
+        check_flags(findings, study, found, both[0], both[0], both[1])
+        assert states(findings, "flags") == {state}
 
 
 def test_what_does_not_vary_has_no_error_to_hide_in() -> None:

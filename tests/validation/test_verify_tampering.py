@@ -137,6 +137,22 @@ def other_theta(folder: Path) -> None:
     checkpoint.close()
 
 
+def other_memory(folder: Path) -> None:
+    """What a report tells the cost of privacy from."""
+    checkpoint = Checkpoint(folder / "server" / "checkpoint.sqlite")
+    last = checkpoint.last_state()
+    assert last is not None
+    number, state = last
+    checkpoint.keep_state(number, replace(state, memory=2.0 * state.memory))
+    checkpoint.close()
+
+
+def a_lost_site(folder: Path) -> None:
+    checkpoint = Checkpoint(folder / "server" / "checkpoint.sqlite")
+    checkpoint.keep_lost(["a"], 2)
+    checkpoint.close()
+
+
 def another_study(folder: Path) -> None:
     path = folder / "study.toml"
     text = path.read_text()
@@ -253,6 +269,8 @@ TAMPERING: list[tuple[Callable[[Path], None], str, str]] = [
     (other_draws, "posterior", "not those that the totals give"),
     (other_names, "posterior", "other names"),
     (other_theta, "theta", "θ is another"),
+    (other_memory, "theta", "remembers in the server's checkpoint is another"),
+    (a_lost_site, "sites in each total", "names other sites as lost"),
     (another_study, "study", "another study"),
     (another_total, "totals", "round 3: the CSP did not sign"),
     (a_total_signed_by_the_server, "totals", "round 3: the CSP did not sign"),

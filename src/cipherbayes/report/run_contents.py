@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cipherbayes.errors import CipherbayesError, RunError
 from cipherbayes.models.survival import cause_of
 from cipherbayes.privacy.ledger import Ledger
@@ -169,7 +171,7 @@ def _lost(path: Path) -> tuple[tuple[str, int], ...]:
     try:
         with CheckpointReader(path) as checkpoint:
             return checkpoint.lost()
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, ValueError, TypeError):
         return ()
 
 
@@ -181,21 +183,24 @@ def _sd_without_privacy(
     try:
         with CheckpointReader(checkpoint) as reader:
             memory = reader.last_memory()
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, ValueError, TypeError):
         return None
-    if memory is None:
+    if memory is None or not np.isfinite(memory).all():
         return None
     design = preparation_of(study).design
     prior = prior_of(study) or resolve_prior(study, design)
     persons = study.privacy is not None and study.privacy.person is not None
-    return study.inference_method.sd_without_privacy(
-        memory,
-        prior,
-        study.model,
-        design,
-        plan.last_phase.weighting,
-        None if persons else study.training_records,
-    )
+    try:
+        return study.inference_method.sd_without_privacy(
+            memory,
+            prior,
+            study.model,
+            design,
+            plan.last_phase.weighting,
+            None if persons else study.training_records,
+        )
+    except (ValueError, np.linalg.LinAlgError):
+        return None  # a memory of another length, or of no method
 
 
 def _ledgers(folder: Path, sites: list[str]) -> list[Spent]:

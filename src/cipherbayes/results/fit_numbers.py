@@ -43,8 +43,6 @@ from cipherbayes.typing import Floats
 
 NAMES = {SITES: "site", ALL: "all", RISK: "risk"}
 """What ``by`` says of those that are no features."""
-SOME = 400
-"""Draws that tell how unsure the posterior is of all rows together."""
 LEAST_HALF = 0.05
 """Least share of a half of the time: its sum is noised, and may be negative."""
 
@@ -253,9 +251,9 @@ def _overall(
         np.zeros_like(reference),
     )
     check, slope = cells.check, cells.check.slope(draws)
-    some = draws[:: -(-len(draws) // SOME)]
     zero = Rows(design, np.zeros((design.width, 1)), {}, np.zeros(1))
-    line = (some[:, : design.width] @ mean)[:, None] + check.log_baselines(some, zero)
+    line = (draws[:, : design.width] @ mean)[:, None]
+    line = line + check.log_baselines(draws, zero)
     unsure = slope**2 * np.atleast_2d(np.cov(line.T))
     share = np.maximum(all_rows.variances[:, 0], 1e-9)
     share = share / share.sum()

@@ -14,7 +14,7 @@ from cipherbayes.results.predictions import PREDICTIVE_DRAWS
 from cipherbayes.results.result import Result
 from cipherbayes.typing import Floats
 
-FEW_ROWS = 16
+FEW_ROWS = 4
 STEPS = 200
 """Steps in which the time up to the last one asked for is gone through."""
 

@@ -28,8 +28,9 @@ from cipherbayes.study.schema import Study
 from cipherbayes.study.tables import imputing_of, preparation_of
 from cipherbayes.typing import Floats
 
-PREDICTIVE_DRAWS = 500
-"""Most draws that a prediction averages over: its interval's ends need no more."""
+PREDICTIVE_DRAWS = 2000
+"""Most draws that a prediction averages over: all of a private study's, since
+``verify`` compares all of them, and its interval's ends need no more."""
 NAMED_ROWS = 5
 """Rows with missing values that a refusal names."""
 NOT_OF_PREDICTIONS = (
@@ -41,7 +42,7 @@ NOT_OF_PREDICTIONS = (
 )
 """Flags of intervals that are wide and not wrong, of effects one by one, and of scores;
 unless they are unusable."""
-ROWS = 1024
+ROWS = 256
 """Rows of a block, so that draws × rows × times stay in memory."""
 
 

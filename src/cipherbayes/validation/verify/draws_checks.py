@@ -18,7 +18,9 @@ from cipherbayes.typing import Floats, JsonObject
 from cipherbayes.validation.verify.comparing import ROUNDED, alike
 from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.sampled_draws import (
+    OTHER_BITS,
     TOO_FEW,
+    combinations_differ,
     correlations_differ,
     draws_differ,
     mixing_differs,
@@ -171,8 +173,10 @@ def _compared(
     if only_moved(said, implied):
         found = "the draws are those that the totals give, in another order"
         return found, likeness, ""
-    found = correlations_differ(said, implied) or mixing_differs(said, implied)
-    return found, likeness, words
+    found, together = combinations_differ(said, implied)
+    found = found or correlations_differ(said, implied)
+    found = found or mixing_differs(said, implied)
+    return found, likeness, f"{words}; {together}; {OTHER_BITS}"
 
 
 def _columns(draws: Floats) -> Floats:

@@ -21,8 +21,10 @@ class Replayed:
     ----------
     rounds
         Totals taken.
-    trajectory
-        θ after each round of the fit.
+    trajectory, memory
+        θ after each round of the fit, and what the method remembers after the last.
+    lost
+        The round from which on a site is in no total.
     questions
         SHA-256 of what each round must have asked.
     draws
@@ -35,6 +37,8 @@ class Replayed:
 
     rounds: int
     trajectory: list[Floats]
+    memory: Floats | None
+    lost: Mapping[str, int]
     questions: list[bytes]
     draws: Draws | None
     moments: Floats | None
@@ -54,16 +58,18 @@ def replay(plan: Plan, transcript: Transcript, sizes: Sequence[int]) -> Replayed
     memory = Checkpoint()
     rounds = plan.protocol.rounds(plan, memory)
     questions = []
-    for total, sites, lost in zip(
-        transcript.totals, sizes, _lost(plan, transcript), strict=True
-    ):
+    absent = _lost(plan, transcript)
+    for total, sites, lost in zip(transcript.totals, sizes, absent, strict=True):
         questions.append(rounds.question_digest())
         where = f"round {rounds.round + 1}"
         rounds.check_total(total.values, "the total", where=where)
         rounds.take(total.values, sites, lost)
+    last = memory.last_state()
     return Replayed(
         rounds=rounds.round,
         trajectory=memory.trajectory(),
+        memory=None if last is None else last[1].memory,
+        lost=_first_without(absent),
         questions=questions,
         draws=rounds.draws(),
         moments=rounds.moments(),
@@ -82,3 +88,11 @@ def _lost(plan: Plan, transcript: Transcript) -> list[tuple[str, ...]]:
         tuple(site for site in everyone if site not in roster.sites)
         for roster in transcript.rosters(plan)
     ]
+
+
+def _first_without(absent: Sequence[Sequence[str]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for number, sites in enumerate(absent):
+        for site in sites:
+            found.setdefault(site, number)
+    return found

@@ -219,7 +219,8 @@ def _posterior(
         f"{listed(n for n in FIELDS['numbers'] if n in numbers)}",
     )
     _scores(findings, plan, numbers, record, within)
-    check_flags(findings, plan.study, found, numbers, record)
+    remade = _json(implied_by(ours)) if likeness == "sampled" else numbers
+    check_flags(findings, plan.study, found, numbers, record, remade)
     check_warnings(findings, plan, replayed, numbers, record)
 
 

@@ -9,6 +9,7 @@ draw is there again in another place.
 from __future__ import annotations
 
 import numpy as np
+from scipy.stats import chi2, norm
 
 from cipherbayes.inference.diagnostics import (
     ESS_LIMIT,
@@ -23,6 +24,9 @@ ERRORS = 5.0
 thousand parameters fewer than one in a hundred pairs of them exceeds it by chance."""
 LARGEST = 0.25
 """Posterior standard deviations by which means may differ, whatever their errors."""
+OTHER_BITS = (
+    "not bit for bit: another machine or release, or a change too small to tell"
+)
 ENOUGH = 2.0 * (ERRORS / LARGEST) ** 2
 """Effective draws whose errors, five of them, are that large. Runs with fewer are
 compared as if they had so many."""
@@ -36,6 +40,8 @@ FEWEST_MOVED = 40
 """Draws that are others, from which on it is asked whether they are only moved."""
 MOVED = 0.25
 """Typical distance of sorted draws that are only moved, over that of new ones."""
+NEVER_APART = 1e-6
+"""Share of the largest variance below which a combination does not vary."""
 MIXING = 4.0
 """Factor by which effective draws, or what R-hat is above one, may differ."""
 TYPICAL_MIXING = 2.0
@@ -86,8 +92,7 @@ def draws_differ(
         None,
         False,
         f"within {worst:.2g} Monte Carlo errors (up to {ERRORS:g} are allowed, and of "
-        f"means {LARGEST:g} posterior standard deviations), not bit for bit: another "
-        "machine or release, or a change too small to tell",
+        f"means {LARGEST:g} posterior standard deviations)",
     )
 
 
@@ -128,6 +133,82 @@ def correlations_differ(said: Floats, implied: Floats) -> str | None:
     if not float((apart / errors).max()) <= ERRORS:
         return f"parameters go together otherwise in the draws: {TOO_FEW}"
     return None
+
+
+def combinations_differ(said: Floats, implied: Floats) -> tuple[str | None, str]:
+    """Whether some linear combination of parameters has another mean or spread.
+
+    A prediction is one: each parameter may be nearly as it should be, and all of them
+    off in the same direction. With z the draws made here, uncorrelated and of unit
+    variance, the sum of n_j Δ_j² / 2 over the moves Δ of their k means is about χ² with
+    k degrees of freedom, and spreads in the worst direction are by factors up to
+    (1 + g) / (1 - g), g = √(k / n) / 2, off. Draws are compared as normal scores by
+    those made here: tails may be heavy.
+
+    Parameters
+    ----------
+    said, implied
+        Draws of shape ``(chains, draws, d)``.
+
+    Returns
+    -------
+    tuple
+        What differs or None; how alike they are.
+    """
+    moving = np.ptp(implied, axis=(0, 1)) > 0.0
+    if not moving.any():
+        return None, ""
+    theirs, ours = _scores_by(said[..., moving], implied[..., moving])
+    flat, against = (x.reshape(-1, x.shape[-1]) for x in (theirs, ours))
+    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(against, rowvar=False)))
+    # Parameters that always move together have no direction in which they differ.
+    ridge = NEVER_APART * values.max()
+    root = vectors / np.sqrt(np.maximum(values, 0.0) + ridge)
+    mixed = (ours - against.mean(axis=0)) @ root
+    width = values.size
+    reach = float(chi2.isf(2.0 * norm.sf(ERRORS), width))
+    # As many draws as tell a mean that is off by one, and a spread by a factor of two.
+    fewest = max(2.0 * reach, (1.5 * (np.sqrt(width) + ERRORS)) ** 2)
+    sizes, of_squares = rhat_and_ess(mixed)[1], np.min(rhat_and_ess(mixed**2)[1])
+    moves = (flat.mean(axis=0) - against.mean(axis=0)) @ root
+    heavy = max(float((mixed**4).mean(axis=(0, 1)).max()) - 1.0, 2.0) / 2.0
+    spread = root.T @ np.atleast_2d(np.cov(flat, rowvar=False)) @ root
+    spread += ridge * root.T @ root
+    widened = 0.5 * float(np.abs(np.log(np.linalg.eigvalsh(spread))).max())
+
+    def excess(sizes: Floats, of_squares: float) -> float:
+        share = 0.5 * (np.sqrt(width) + ERRORS) * np.sqrt(heavy / of_squares)
+        may_widen = 2.0 * np.arctanh(min(share, 0.99))
+        moved = float(np.sqrt(moves**2 @ sizes / (2.0 * reach)))
+        return float(max(moved, widened / may_widen))
+
+    own = excess(sizes, of_squares)
+    enough = min(float(np.min(sizes)), of_squares) >= fewest
+    if not enough and not excess(np.maximum(sizes, fewest), fewest) <= 1.0:
+        return f"together, parameters are elsewhere in the draws: {TOO_FEW}", ""
+    if enough and not own <= 1.0:
+        return (
+            f"together, the draws' means or spreads are {own:.3g} times as far from "
+            "those that the totals give as chance explains",
+            "",
+        )
+    most = np.sqrt(2.0 * reach / max(float(np.min(sizes)), fewest))
+    return None, (
+        "no combination of parameters off by more than "
+        f"{float(np.sqrt(moves @ moves)):.2g} of its standard deviations (up to "
+        f"{most:.2g} would pass)"
+    )
+
+
+def _scores_by(said: Floats, implied: Floats) -> tuple[Floats, Floats]:
+    """Both as normal scores, by the quantiles of the draws made here."""
+    ours = normal_scores(implied)
+    theirs = np.empty_like(said)
+    for j in range(said.shape[-1]):
+        order = np.argsort(implied[..., j], axis=None)
+        values, scores = implied[..., j].ravel()[order], ours[..., j].ravel()[order]
+        theirs[..., j] = np.interp(said[..., j], values, scores)
+    return theirs, ours
 
 
 def _correlations(scores: Floats) -> Floats:

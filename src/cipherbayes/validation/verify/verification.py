@@ -10,9 +10,8 @@ from cipherbayes.privacy.ledger import Ledger
 from cipherbayes.protocols.plan import Plan, plan_study
 from cipherbayes.protocols.protocol import protocol_of
 from cipherbayes.protocols.stores import CheckpointReader
-from cipherbayes.validation.verify.comparing import (
-    paths_differ,
-)
+from cipherbayes.typing import Floats
+from cipherbayes.validation.verify.comparing import alike, paths_differ
 from cipherbayes.validation.verify.evidence import FOLDER, MANIFEST, RunEvidence
 from cipherbayes.validation.verify.findings import Findings
 from cipherbayes.validation.verify.replaying import Replayed, replay
@@ -185,16 +184,33 @@ def _checkpoint(findings: Findings, evidence: RunEvidence, replayed: Replayed) -
     try:
         with CheckpointReader(evidence.checkpoint) as checkpoint:
             path = [theta for _, theta in checkpoint.trajectory()]
+            memory, lost = checkpoint.last_memory(), dict(checkpoint.lost())
     except (sqlite3.Error, ValueError, TypeError):
         findings.fails("theta", "the server's checkpoint cannot be read")
         return
-    found, alike = paths_differ(path, replayed.trajectory)
+    found, how = paths_differ(path, replayed.trajectory)
     findings.judge(
         "theta",
         None if found is None else f"in the server's checkpoint, {found}",
         f"θ in the server's checkpoint follows from the totals after each of the "
-        f"{len(path)} rounds of the fit, {alike}",
+        f"{len(path)} rounds of the fit, {how}",
     )
+    if not _as_remembered(memory, replayed.memory):
+        findings.fails(
+            "theta", "what the method remembers in the server's checkpoint is another"
+        )
+    # A site that was lost after the last total is in every total that is told here.
+    if {s: n for s, n in lost.items() if n < replayed.rounds} != dict(replayed.lost):
+        findings.fails(
+            "sites in each total",
+            "the server's checkpoint names other sites as lost, or other rounds",
+        )
+
+
+def _as_remembered(said: Floats | None, implied: Floats | None) -> bool:
+    if said is None or implied is None:
+        return said is implied
+    return said.shape == implied.shape and alike(said, implied)
 
 
 def _ledgers(

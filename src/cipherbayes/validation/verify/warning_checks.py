@@ -44,10 +44,17 @@ def check_flags(
     found: FileDraws,
     numbers: JsonObject,
     record: JsonObject,
+    remade: JsonObject,
 ) -> None:
-    """That flags and cautions are those due; a sampler's own depend on its draws."""
+    """That flags and cautions are those due; a sampler's own depend on its draws.
+
+    ``numbers`` are made of the file's draws, ``remade`` of those made here.
+    """
     differs = fields_differ(FIELDS["flags"], record, numbers, ROUNDING)
     if differs is None or found.likeness != "sampled":
+        if differs is None and (only_one := _only_one_has(numbers, remade)):
+            findings.unknown("flags", only_one)
+            return
         findings.judge(
             "flags", differs, "flags and cautions follow from the totals and the draws"
         )
@@ -79,10 +86,34 @@ def check_flags(
     if not more and not fewer:
         findings.fails("flags", "flags and cautions are in another order, or twice")
         return
+    only_one = _only_one_has(numbers, remade)
     findings.unknown(
         "flags",
         "so near a limit that another machine's may differ; only in result.json: "
-        f"{_named(more)}; only in what is computed here: {_named(fewer)}",
+        f"{_named(more)}; only in what is computed here: {_named(fewer)}"
+        + (f"; {only_one}" if only_one else ""),
+    )
+
+
+def _only_one_has(numbers: JsonObject, remade: JsonObject) -> str:
+    """Flags of tests that the file's draws pass and those made here do not, or the
+    other way round: what such a flag says is in numbers, so they are told by name."""
+    theirs, ours = (
+        {
+            (row["name"], tuple(row["parameters"]), row["unusable"]): row
+            for row in flags_of(each) or []
+        }
+        for each in (numbers, remade)
+    )
+    if theirs.keys() == ours.keys():
+        return ""
+    more, fewer = (
+        [row for key, row in one.items() if key not in other]
+        for one, other in ((theirs, ours), (ours, theirs))
+    )
+    return (
+        "so near a limit that it hangs on the draws; only of the file's draws: "
+        f"{_named(more)}; only of those made here: {_named(fewer)}"
     )
 
 
