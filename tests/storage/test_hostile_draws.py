@@ -47,6 +47,30 @@ def name(folder: Path, content: bytes) -> None:
     (folder / "result.json").write_text(json.dumps(record))
 
 
+@pytest.mark.parametrize("place", ["posterior/theta", "posterior", "posterior.theta"])
+def test_two_things_of_one_name_are_refused(folder: Path, place: str) -> None:
+    """Readers differ in which of them they take."""
+
+    def beside(file: h5py.File) -> None:
+        if "." in place:
+            held = file[place.replace(".", "/")].attrs
+            held["LABEL_"] = b"x"
+            held["LABELS"] = b"x"
+        else:
+            file.copy(place, f"{place[:-1]}_")
+
+    path = tamper(folder, beside)
+    first, other = (b"LABEL_", b"LABELS") if "." in place else (
+        place.split("/")[-1][:-1].encode() + b"_", place.split("/")[-1].encode()
+    )  # fmt: skip
+    content = path.read_bytes()
+    assert content.count(first + b"\0") == 1
+    path.write_bytes(content.replace(first + b"\0", other + b"\0"))
+    name(folder, path.read_bytes())
+    with pytest.raises(ForeignFileError, match="two things of one name"):
+        read_posterior(path)
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_what_no_run_writes_is_refused_before_it_is_read(
     folder: Path, kind: str

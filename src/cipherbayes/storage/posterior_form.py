@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,11 +111,14 @@ def checked_groups(file: h5py.File, size: int) -> dict[str, h5py.Group]:
     """
     import h5py
 
-    for name in file.attrs:
+    for name in _each_once(file.attrs, "the file"):
         said = _attribute(file, name, "posterior.nc")
         if name != "_NCProperties" or not _matches(PROPERTIES, said):
             raise _foreign(f"the attribute {_shown(name)}")
-    groups = {name: _child(file, name, h5py.Group, VARIABLES) for name in file}
+    groups = {
+        name: _child(file, name, h5py.Group, VARIABLES)
+        for name in _each_once(file, "the file")
+    }
     if missing := sorted(set(VARIABLES) - set(groups)):
         raise ForeignFileError(f"posterior.nc lacks the group {missing[0]}")
     lengths: dict[str, np.ndarray[Any, Any]] = {}
@@ -146,7 +149,7 @@ class _Group:
         known = {*self.forms, *(d for dims in self.forms.values() for d in dims)}
         stored = {
             name: _child(self.group, name, h5py.Dataset, known, self.name)
-            for name in self.group
+            for name in _each_once(self.group, self.name)
         }
         there = [name for name in self.forms if name in stored]
         used = {d for name in there for d in self.forms[name]}
@@ -168,7 +171,7 @@ class _Group:
         import h5py
 
         texts = {}
-        for name in self.group.attrs:
+        for name in _each_once(self.group.attrs, self.name):
             place = f"the attribute {_shown(name)} of {self.name}"
             texts[name] = _attribute(self.group, name, place)
             kind = self.group.attrs.get_id(name).get_type()
@@ -255,7 +258,7 @@ class _Group:
 
         Those of xarray may be there besides.
         """
-        names = set(stored.attrs)
+        names = set(_each_once(stored.attrs, place))
         of_xarray = {"_Netcdf4Coordinates"}
         if "DIMENSION_LIST" in due:
             of_xarray |= {PLACE, "_FillValue"}
@@ -323,6 +326,14 @@ def _child(
     found = group[name]
     if type(found) is not kind or h5py.h5o.get_info(group[name].id).rc != 1:
         raise _foreign(place)
+    return found
+
+
+def _each_once(names: Iterable[str], place: str) -> list[str]:
+    """All of them; readers differ in which of two of one name they take."""
+    found = list(names)
+    if len(set(found)) < len(found):
+        raise _foreign(f"two things of one name in {place}")
     return found
 
 
