@@ -59,6 +59,10 @@ def in_full(mean: float, variance: float) -> tuple[float, float]:
     return 1.0, 1.0
 
 
+def all_kept(told: float, mean: float, variance: float) -> tuple[float, float]:
+    return 1.0, 1.0
+
+
 def told(study: Simulated, bound: InfluenceBound, slope: Floats) -> Floats:
     shape = ScoreShape.of(study.model, study.table.design, bound=bound)
     return shape.variation(shape.inside(study.truth), slope, 1e-6)
@@ -135,13 +139,13 @@ def test_large_counts_are_held_close_to_their_means_and_vary_by_less() -> None:
 def test_whatever_noise_says_scores_vary_by_some_and_not_by_more(
     noise: float, size: float
 ) -> None:
-    lengths = RowLengths(9.0, 1.0, 1.0, 3, (1, 2, 3), 4, in_full)
+    lengths = RowLengths(9.0, 1.0, 1.0, 3, (1, 2, 3), 4, in_full, all_kept)
     found = variation(lengths, np.diag([100.0, *[100.0 * size] * 3]), noise, (0,))
     assert ((found > 0.1) & (found <= 1.0)).all()
 
 
 def test_without_a_constant_or_columns_nothing_is_taken_off() -> None:
-    lengths = RowLengths(9.0, 0.0, 1.0, 4, (0, 1, 2, 3), 4, in_full)
+    lengths = RowLengths(9.0, 0.0, 1.0, 4, (0, 1, 2, 3), 4, in_full, all_kept)
     assert (variation(lengths, np.eye(4), 1.0, ()) == 1.0).all()
-    alone = RowLengths(9.0, 1.0, 1.0, 0, (), 1, in_full)
+    alone = RowLengths(9.0, 1.0, 1.0, 0, (), 1, in_full, all_kept)
     assert (variation(alone, np.eye(1), 1.0, (0,)) == 1.0).all()
