@@ -54,6 +54,14 @@ class InverseGamma:
         """Minus the second derivative of :meth:`log_density` at its mode."""
         return 4.0 * self.shape
 
+    def drawn(self, values: Floats, rng: np.random.Generator) -> Floats:
+        """A draw of every chain's σ given its values N(0, σ²), of the first axis."""
+        axes = tuple(range(1, values.ndim))
+        rate = self.scale + 0.5 * (values**2).sum(axis=axes, keepdims=True)
+        count = values[0].size
+        drawn = rng.gamma(self.shape + 0.5 * count, size=rate.shape)
+        return np.asarray(np.sqrt(rate / drawn))
+
 
 @dataclass(frozen=True)
 class Centring:

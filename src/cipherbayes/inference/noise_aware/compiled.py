@@ -95,6 +95,11 @@ class Loops:
         self._followed = _followed(parts, follows)
         self._prior, self._direct = prior, direct
         self._contrasts = _half(evidence.quadratic)
+        first = evidence.first if parts.correlated else None
+        self._first: tuple[Floats | None, ...] = (None, None, None)
+        if first is not None:
+            each = (first.vectors, first.seen, first.precision)
+            self._first = tuple(_plain(part) for part in each)
         self.renew()
 
     def renew(self) -> None:
@@ -146,6 +151,7 @@ class Loops:
             self._direct,
             not off.any() and not self._followed[2].size,
             *self._followed,
+            *self._first,
         )
 
     def density(

@@ -193,10 +193,13 @@ class Coordinates:
         values, vectors = np.linalg.eigh(logarithm)
         return np.clip(values, -LARGEST_LOG, LARGEST_LOG), vectors
 
-    def pulled_back(self, built: Built, gradient: Floats) -> Floats:
+    def pulled_back(
+        self, built: Built, gradient: Floats, by_rest: Floats | None = None
+    ) -> Floats:
         """The gradient by the coordinates of something whose gradient by A is known.
 
-        ``gradient`` is G, symmetric, with d log p = tr(G dA).
+        ``gradient`` is G, symmetric, with d log p = tr(G dA); ``by_rest`` is the same
+        of what depends on B alone and is not in G.
         """
         b = self._shape[0]
         ordered = self._from.T @ gradient @ self._from
@@ -211,6 +214,8 @@ class Coordinates:
         for_masses = for_masses + ((2.0 * mixed + along) * means).sum(axis=2)
         for_means = 2.0 * masses[:, :, None] * (mixed + along)
         parts = [masses * for_masses, for_means.reshape(len(masses), -1)]
+        if by_rest is not None:
+            rest = rest + by_rest
         # By ℓ_j, half from each factor D^½: the diagonal of B G.
         by_diagonal = (built.rest * rest).sum(axis=2)
         parts.append(by_diagonal)
@@ -232,7 +237,7 @@ class Coordinates:
         """Derivatives of the packed A at one place, one row for each coordinate."""
         (b, e), built = self._shape, self.build(place[None])
         d = b + e
-        masses, means, root = built.masses[0], built.means[0], built.root[0]
+        masses, means = built.masses[0], built.means[0]
         moved = np.zeros((self.size, d, d))
         for j in range(b):
             row = np.concatenate([np.eye(b)[j], means[j]])
@@ -241,25 +246,44 @@ class Coordinates:
             index = np.arange(e)
             block[index, b + index] += masses[j] * row
             block[index, :, b + index] += masses[j] * row
-        values, vectors = built.values[0], built.vectors[0]
         rest, index = built.rest[0], np.arange(e)
         half = moved[self.diagonal]
         half[index, b + index, b:] += 0.5 * rest
         half[index, b:, b + index] += 0.5 * rest
         if self.correlated:
-            first, second = vectors[self._above[0]], vectors[self._above[1]]
-            inner = first[:, :, None] * second[:, None, :]
-            inner = (inner + inner.transpose(0, 2, 1)) * divided_differences(
-                values[None]
-            )
-            turned = vectors @ inner @ vectors.T
-            own = turned[:, index, index] * (root**2 / np.diag(rest))
-            grown = 0.5 * (own[:, :, None] + own[:, None, :]) * rest
-            moved[self.entries, b:, b:] = turned * root[:, None] * root - grown
+            moved[self.entries, b:, b:] = self._by_entries(built)
         if self.framed:
             return pack(self._from @ moved @ self._from.T)
         back = np.argsort(self.order)
         return pack(moved[:, back[:, None], back])
+
+    def correlation_jacobian(self, place: Floats) -> Floats:
+        """Derivatives of the correlations R at one place, one for each coordinate."""
+        built, e = self.build(place[None]), self.others
+        found = np.zeros((self.size, e, e))
+        if self.correlated:
+            found[self.entries] = correlations_of(
+                built.rest[0], self._by_entries(built)
+            )
+        return found
+
+    def _by_entries(self, built: Built) -> Floats:
+        """Derivatives of B by the entries of S, its diagonal unchanged."""
+        values, vectors = built.values[0], built.vectors[0]
+        rest, root, index = built.rest[0], built.root[0], np.arange(self.others)
+        first, second = vectors[self._above[0]], vectors[self._above[1]]
+        inner = first[:, :, None] * second[:, None, :]
+        inner = (inner + inner.transpose(0, 2, 1)) * divided_differences(values[None])
+        turned = vectors @ inner @ vectors.T
+        own = turned[:, index, index] * (root**2 / np.diag(rest))
+        grown = 0.5 * (own[:, :, None] + own[:, None, :]) * rest
+        return np.asarray(turned * root[:, None] * root - grown)
+
+
+def correlations_of(rest: Floats, matrix: Floats) -> Floats:
+    """D^-½ M D^-½ of a stack of M, with D the diagonal of B or of a stack of them."""
+    root = np.sqrt(np.diagonal(rest, axis1=-2, axis2=-1))
+    return np.asarray(matrix / (root[..., :, None] * root[..., None, :]))
 
 
 def divided_differences(values: Floats) -> Floats:

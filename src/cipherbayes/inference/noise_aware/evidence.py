@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cipherbayes.inference.noise_aware.first_round import FirstRound
 from cipherbayes.inference.noise_aware.layout import InformationLayout
 from cipherbayes.inference.noise_aware.recursion import (
     NoiseAware,
@@ -36,6 +37,7 @@ from cipherbayes.inference.noise_aware.shrinkage import (
     without_means,
 )
 from cipherbayes.inference.site_context import SiteContext
+from cipherbayes.models.packing import unpack
 from cipherbayes.typing import Floats
 
 HIDDEN = 2.0
@@ -81,6 +83,8 @@ class Evidence:
         The diagonal of K: √κ of every parameter.
     extra
         How many of the last parameters are not coefficients of columns.
+    first
+        What the first round says about correlations; None where it says nothing.
     """
 
     place: Floats
@@ -98,6 +102,7 @@ class Evidence:
     layout: InformationLayout
     variation: Floats
     extra: int = 0
+    first: FirstRound | None = None
 
     @classmethod
     def of(
@@ -121,6 +126,8 @@ class Evidence:
         information, information_sd = information_estimate(state)
         layout = shape.layout(place, information, information_sd, by_level=True)
         known = shrunk(information, information_sd, layout)
+        width = shape.width or place.size
+        first, first_sd = state.first_information, float(state.first_information_sd[0])
         return cls(
             place,
             gradient,
@@ -136,7 +143,8 @@ class Evidence:
             first_trace=state.first_trace,
             layout=layout,
             variation=shape.variation(place, known, information_sd),
-            extra=place.size - (shape.width or place.size),
+            extra=place.size - width,
+            first=FirstRound.of(unpack(first), first_sd, layout, width),
         )
 
     @property

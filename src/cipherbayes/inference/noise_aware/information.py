@@ -8,9 +8,10 @@ place by hundreds of coordinates. A step is
     z += ε/2 M'g,   x += ε M z,   z += ε/2 M'g,
 
 g the gradient and M M' the inverse of the prior's precision plus that of the noise in
-the information sums. The scales of the means (υ and those of :mod:`~.site_means`) are
-drawn from their conditional laws. With many parameters, and with more than 20 where
-noise hides correlations, S is not moved but taken as estimated
+the information sums. What the first round says about correlations is part of the
+density (:mod:`~.first_round`). The scales of the means (υ, ψ and those of
+:mod:`~.site_means`) are drawn from their conditional laws. With many parameters, and
+with more than 20 where noise hides correlations, S is not moved but taken as estimated
 (:attr:`~.evidence.Evidence.draws_correlations`), and the error of that is counted as
 noise (:meth:`~.evidence.Evidence.blurred`).
 
@@ -28,8 +29,9 @@ from scipy.linalg import solve_triangular
 
 from cipherbayes.inference.noise_aware import compiled
 from cipherbayes.inference.noise_aware.compiled import Loops, TrajectoryLaw
-from cipherbayes.inference.noise_aware.coordinates import Coordinates
+from cipherbayes.inference.noise_aware.coordinates import Coordinates, correlations_of
 from cipherbayes.inference.noise_aware.evidence import Evidence
+from cipherbayes.inference.noise_aware.first_round import FirstRound
 from cipherbayes.inference.noise_aware.information_prior import InformationPrior
 from cipherbayes.inference.noise_aware.saturation import (
     flattened,
@@ -191,6 +193,9 @@ class InformationSampler:
         here, law = self.chains, self.information_prior
         place = law.to_coordinates(here.moved).mean(axis=0)
         jacobian = self.parts.jacobian(place) / self.evidence.information_sd
+        if (first := self._first) is not None:
+            more = first.slopes(self.parts.correlation_jacobian(place))
+            jacobian = np.hstack([jacobian, more])
         here.moved = law.recentred(here.moved, (jacobian**2).sum(axis=1))
         if self._loops is not None:
             self._loops.renew()
@@ -206,6 +211,11 @@ class InformationSampler:
         # right distribution.
         self._metric = np.ascontiguousarray(np.triu(inverse.T), dtype=np.float32)
         self._steps = _StepAdaptation(here.step.size)
+
+    @property
+    def _first(self) -> FirstRound | None:
+        """What the first round says, where correlations are drawn."""
+        return self.evidence.first if self.parts.correlated else None
 
     def stop_adapting(self) -> None:
         """Fix the step sizes at their averages."""
@@ -232,8 +242,12 @@ class InformationSampler:
         )
         if not self._direct:
             slope = pulled_back(slope, built.matrix, place, bend)
+        by_rest = None
+        if (first := self._first) is not None:
+            told, by_rest = _told_by_first(first, built.rest)
+            value = value + told
         gradient = self.information_prior.chain_rule(
-            moved, self.parts.pulled_back(built, slope)
+            moved, self.parts.pulled_back(built, slope, by_rest)
         )
         prior, pull = self.information_prior.log_density(moved, self.chains.means)
         value = np.where(lost, -np.inf, value + prior)
@@ -282,6 +296,16 @@ class InformationSampler:
                 momentum = momentum + 0.5 * size * (gradient @ metric)
             gain = value - 0.5 * (momentum**2).sum(axis=1) - before
         return place, built, np.where(lost, np.nan, gain)
+
+
+def _told_by_first(first: FirstRound, rest: Floats) -> tuple[Floats, Floats]:
+    """The log likelihood of the first round for a stack of B, and its gradient by B."""
+    correlation = correlations_of(rest, rest)
+    value, slope = first.log_density(correlation)
+    # A larger B_jj alone makes all correlations of column j smaller.
+    index = np.arange(correlation.shape[-1])
+    slope[:, index, index] -= (slope * correlation).sum(axis=2)
+    return value, correlations_of(rest, slope)
 
 
 class _StepAdaptation:

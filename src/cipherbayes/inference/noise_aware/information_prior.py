@@ -5,10 +5,12 @@ E_jk ~ N(0, s_H² / 2). H is A, or A with less information in the direction of �
 the score saturates (:mod:`~.saturation`). A is built from (p, U, ℓ, S), defined in
 :mod:`~.coordinates`: the masses exp p of the b constant columns, the means U of the d
 other columns, the information exp ℓ that is left about each of these, and their
-correlations R, given by exp S. With m, υ, ω, ρ and τ learnt, the prior is
+correlations R, given by exp S. With m, υ, ψ, ω, ρ and τ learnt, the prior is
 
     p_j  ~ N(m − log b, 2²)   constants share the information that one column has
-    U_jk ~ N(0, υ²)           υ² ~ IG(1, 0.05): columns lie within [-1, 1]
+    U_1k ~ N(0, υ²)           υ² ~ IG(1, 0.05): columns lie within [-1, 1]
+    U_jk ~ N(U_(j−1)k, ψ²)    ψ² ~ IG(1, 0.005): much the same records are at risk in
+                              one interval of a baseline and the next
     ℓ_j  ~ N(m, ω²)           ω² ~ IG(1, 0.05): standardised columns are much alike
     S_jk ~ N(0, ρ² τ_j² τ_k² / d)     ρ² ~ IG(3, 0.03),  log τ_j ~ N(0, 2²): most
                               columns go with hardly any other, some with several
@@ -60,6 +62,9 @@ SPREAD = InverseGamma(1.0, 0.05)
 is above 0.7."""
 MEANS = InverseGamma(1.0, 0.05)
 """Prior of υ², the variance of the columns' means."""
+STEPS = InverseGamma(1.0, 0.005)
+"""Prior of ψ², by how much the columns' means change from one interval of a baseline to
+the next: much the same records are at risk."""
 MASS_SPREAD = 2.0
 """Prior sd of p, the log mass of a constant. With a smaller one, an interval of a
 baseline with few events would be taken to have some; with a larger one, to have
@@ -209,7 +214,11 @@ class InformationPrior:
     def _chain_intervals(self, sites: SiteLayout | None) -> None:
         """Centre the means of each baseline interval on those of the one before."""
         means = np.arange(self.parts.size)[self.parts.means]
-        if sites is None or not means.size:
+        if not means.size:
+            return
+        if sites is None:
+            rows = means.reshape(len(self.parts.constants), -1)
+            self.pulled_by[rows[1:]] = rows[:-1]
             return
         # One kind of constant at all sites, then the next kind at all sites.
         each = means.reshape(sites.kinds, -1, sites.others.size)
@@ -373,10 +382,12 @@ class InformationPrior:
         if self._sites is not None:
             each = means.reshape(len(means), *self._sites.of_another_site.shape)
             return drawn_by_site(self._sites, each, before, rng, self._tilts)
-        rate = MEANS.scale + 0.5 * (means**2).sum(axis=1)
-        shape = MEANS.shape + 0.5 * means.shape[1]
-        scale = np.sqrt(rate / rng.gamma(shape, size=rate.size))
-        return Means(before.centre, scale[:, None])
+        each = means.reshape(len(means), len(self.parts.constants), -1)
+        scales = np.empty_like(each)
+        if each.size:
+            scales[:, :1] = MEANS.drawn(each[:, :1], rng)
+            scales[:, 1:] = STEPS.drawn(np.diff(each, axis=1), rng)
+        return Means(before.centre, scales.reshape(len(means), -1))
 
 
 def _share(data: Floats, scale: float) -> float:

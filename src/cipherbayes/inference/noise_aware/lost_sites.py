@@ -95,6 +95,10 @@ def state_without(
     kept = places_left(slots, lost)
     # The early rounds' information only guides the steps, so it keeps its weight.
     fading = np.array([1.0, FORGOTTEN**-2.0])
+
+    def of_kept(packed: Floats) -> Floats:
+        return pack(unpack(packed)[np.ix_(kept, kept)])
+
     return replace(
         state,
         theta=state.theta[kept],
@@ -102,9 +106,11 @@ def state_without(
         gradients=state.gradients[:, kept],
         gradient_sd=FORGOTTEN * state.gradient_sd,
         information=fading[:, None]
-        * np.stack([pack(unpack(e)[np.ix_(kept, kept)]) for e in state.information]),
+        * np.stack([of_kept(each) for each in state.information]),
         information_precision=fading * state.information_precision,
         first_trace=np.array([share, 1.0]) * state.first_trace,
+        first_information=of_kept(state.first_information),
+        first_information_sd=FORGOTTEN * state.first_information_sd,
     )
 
 

@@ -76,6 +76,8 @@ class NoiseAwareState:
         shapes ``(2, d (d + 1) / 2)`` and ``(2,)``.
     first_trace
         Trace of the first round's information sum, and the sd of its noise.
+    first_information, first_information_sd
+        That information sum, packed, and its noise sd as an array of one.
     """
 
     theta: Floats
@@ -87,6 +89,8 @@ class NoiseAwareState:
     information: Floats
     information_precision: Floats
     first_trace: Floats
+    first_information: Floats
+    first_information_sd: Floats
 
     def to_vector(self) -> Floats:
         """Everything as one float64 vector, for a checkpoint."""
@@ -121,6 +125,8 @@ def _shapes(dimension: int) -> dict[str, tuple[int, ...]]:
         "information": (2, packed_length(dimension)),
         "information_precision": (2,),
         "first_trace": (2,),
+        "first_information": (packed_length(dimension),),
+        "first_information_sd": (1,),
     }
 
 
@@ -185,6 +191,7 @@ class NoiseAware:
         information = state.information.copy()
         precision = state.information_precision.copy()
         trace = state.first_trace
+        first, first_sd = state.first_information, state.first_information_sd
         if release.information is not None:
             part = int(t >= BURN_IN)
             if part == 0:  # information at a θ that has been left is worth less
@@ -196,6 +203,8 @@ class NoiseAware:
                 dimension = state.theta.size
                 total = np.trace(unpack(release.information))
                 trace = np.array([total, release.information_sd * np.sqrt(dimension)])
+                first = np.array(release.information, dtype=np.float64)
+                first_sd = np.array([release.information_sd])
         seen = replace(
             state,
             rounds=t + 1,
@@ -205,6 +214,8 @@ class NoiseAware:
             information=information,
             information_precision=precision,
             first_trace=trace,
+            first_information=first,
+            first_information_sd=first_sd,
         )
         step = self._posterior_mean(seen) - state.theta
         # In units of the prior, so that the region does not depend on the scales.

@@ -15,7 +15,7 @@ that the known noise explains:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -295,6 +295,52 @@ def _standing_out(correlation: Floats, far: float) -> tuple[Floats, Floats]:
     return values[chosen], vectors[:, chosen]
 
 
+@dataclass(frozen=True)
+class SeenCorrelations:
+    """How columns are correlated according to a noised information sum.
+
+    Attributes
+    ----------
+    diagonal
+        A shrunk estimate of the diagonal of B.
+    seen, estimate
+        The noised correlations, and a positive definite estimate of them.
+    edge
+        The largest eigenvalue of their noise.
+    """
+
+    diagonal: Floats
+    seen: Floats
+    estimate: Floats
+    edge: float
+
+    @property
+    def noise(self) -> float:
+        """Variance of the noise of one correlation."""
+        return (0.5 * self.edge) ** 2 / len(self.seen)
+
+
+def seen_correlations(
+    noisy: Floats,
+    noise_sd: float,
+    constants: tuple[int, ...],
+    columns: list[int] | None = None,
+) -> SeenCorrelations:
+    """Correlations of the columns that vary, or of some of them, their means off."""
+    remainder = noisy
+    if constants:
+        remainder = without_means(noisy, noise_sd, constants)[1]
+    if columns is not None:
+        rest = [j for j in range(len(noisy)) if j not in constants]
+        chosen = [rest.index(j) for j in columns]
+        remainder = remainder[np.ix_(chosen, chosen)]
+    estimate = _shrunk(remainder, noise_sd)
+    diagonal = np.diag(estimate).copy()
+    root = np.sqrt(diagonal)
+    seen, edge = correlations(remainder, noise_sd, root)
+    return SeenCorrelations(diagonal, seen, estimate / np.outer(root, root), edge)
+
+
 def estimation_error(
     noisy: Floats, noise_sd: float, constants: tuple[int, ...]
 ) -> tuple[float, Floats]:
@@ -305,26 +351,16 @@ def estimation_error(
     around their spikes and k the share of them that was kept, e = k² n + (1 − k)² t.
     """
     varying = np.array([j for j in range(len(noisy)) if j not in constants])
-    diagonal, correlation, edge = _seen_correlations(noisy, noise_sd, constants)
+    found = seen_correlations(noisy, noise_sd, constants)
     off = ~np.eye(varying.size, dtype=bool)
-    noise = (0.5 * edge) ** 2 / varying.size
-    around = (correlation - spiked(correlation, edge))[off]
-    true = max(float((around**2).mean()) - noise, 0.0)
-    kept = min(1.0, 0.5 / edge)
+    around = (found.seen - spiked(found.seen, found.edge))[off]
+    true = max(float((around**2).mean()) - found.noise, 0.0)
+    kept = min(1.0, 0.5 / found.edge)
     sizes = np.zeros(len(noisy))
-    sizes[varying] = diagonal
-    return kept**2 * noise + (1.0 - kept) ** 2 * true, sizes
+    sizes[varying] = found.diagonal
+    return kept**2 * found.noise + (1.0 - kept) ** 2 * true, sizes
 
 
 def noise_edge(noisy: Floats, noise_sd: float, constants: tuple[int, ...]) -> float:
     """The largest eigenvalue that noise alone gives the correlations of H̃."""
-    return _seen_correlations(noisy, noise_sd, constants)[2]
-
-
-def _seen_correlations(
-    noisy: Floats, noise_sd: float, constants: tuple[int, ...]
-) -> tuple[Floats, Floats, float]:
-    """Shrunk diagonal, correlations and their noise's edge of columns that vary."""
-    remainder = without_means(noisy, noise_sd, constants)[1] if constants else noisy
-    diagonal = np.diag(_shrunk(remainder, noise_sd))
-    return diagonal, *correlations(remainder, noise_sd, np.sqrt(diagonal))
+    return seen_correlations(noisy, noise_sd, constants).edge

@@ -49,6 +49,13 @@ lay_out(Work *w, Arena *arena, const Problem *problem)
         w->site_masses = piece(arena, k);
         w->site_means = piece(arena, k * f);
     }
+    if (problem->seen_columns > 0) {
+        const size_t m = problem->seen_columns;
+        w->correlations = piece(arena, e * e);
+        w->by_rest = piece(arena, e * e);
+        w->half_turned = piece(arena, e * m);
+        w->turned_columns = piece(arena, m * m);
+    }
 }
 
 /* ------------------------------------------------------ moved -> coordinates */
@@ -251,6 +258,36 @@ by_entries(const Problem *q, Work *w, const double *rest, const double *diagonal
             *out++ = 2.0 * w->entries[(size_t)i * e + j];
 }
 
+/* Returns log p(the first round | B); its gradient by B goes to w->by_rest. */
+static double
+told_by_first(const Problem *q, Work *w)
+{
+    const int e = q->e, m = q->seen_columns;
+    double *r = w->correlations, *slope = w->by_rest, *turned = w->turned_columns;
+    double value = 0.0;
+    for (int i = 0; i < e; i++)
+        w->row[i] = 1.0 / sqrt(w->rest[(size_t)i * e + i]);
+    for (int i = 0; i < e; i++)
+        for (int j = 0; j < e; j++)
+            r[(size_t)i * e + j] = w->rest[(size_t)i * e + j] * w->row[i] * w->row[j];
+    product(r, q->vectors, e, e, m, w->half_turned);
+    transposed_product(q->vectors, w->half_turned, m, e, m, turned);
+    for (size_t k = 0; k < (size_t)m * m; k++) {
+        const double away = turned[k] - q->seen[k], pull = q->seen_precision[k] * away;
+        value -= 0.25 * pull * away;
+        turned[k] = -0.5 * pull;
+    }
+    product(q->vectors, turned, e, m, m, w->half_turned);
+    product_transposed(w->half_turned, q->vectors, e, m, e, slope);
+    /* A larger B_jj alone makes all correlations of column j smaller. */
+    for (int i = 0; i < e; i++)
+        slope[(size_t)i * e + i] -= dot(slope + (size_t)i * e, r + (size_t)i * e, e);
+    for (int i = 0; i < e; i++)
+        for (int j = 0; j < e; j++)
+            slope[(size_t)i * e + j] *= w->row[i] * w->row[j];
+    return value;
+}
+
 /* The derivatives by the coordinates, given those by A. */
 static void
 pulled_back(const Problem *q, Work *w, const double *gradient)
@@ -278,8 +315,12 @@ pulled_back(const Problem *q, Work *w, const double *gradient)
         }
         w->slope[k] = w->masses[k] * by_mass;
     }
-    const double *rest = ordered + (size_t)b * d + b;
+    double *rest = ordered + (size_t)b * d + b;
     double *diagonal = w->slope + b + b * e;
+    if (q->seen_columns > 0)
+        for (int i = 0; i < e; i++)
+            for (int j = 0; j < e; j++)
+                rest[(size_t)i * d + j] += w->by_rest[(size_t)i * e + j];
     for (int i = 0; i < e; i++)
         diagonal[i] = dot(w->rest + (size_t)i * e, rest + (size_t)i * d, e);
     if (q->power == NULL)
@@ -410,6 +451,8 @@ density(const Problem *q, const ChainLaw *law, Work *w, const double *moved,
         return -INFINITY;
     if (!q->direct)
         unflattened(q, w, law->bend, length, w->turned);
+    if (q->seen_columns > 0)
+        value += told_by_first(q, w);
     pulled_back(q, w, w->turned);
     if (q->followed > 0)
         add_by_context(q, w, law, h);

@@ -133,6 +133,9 @@ typedef struct {
     const double *units;      /* of the d rows of the blocks */
     const double *follow;     /* sigma of each followed column */
     const double *tilts;      /* K rows: what is taken off the means */
+    /* What the first round says about correlations (first_round.py), or NULL. */
+    int seen_columns;
+    const double *vectors, *seen, *seen_precision;
 } Problem;
 
 /* What differs between chains: the normal priors (InformationPrior.normal), the prior
@@ -159,6 +162,7 @@ typedef struct {
     double *pushed, *residual, *solved, *row;
     double *covariance, *context, *along, *by_means;  /* where levels follow means */
     double *site_masses, *site_means;
+    double *correlations, *by_rest, *turned_columns, *half_turned; /* of the first round */
 } Work;
 
 /* x, at most `far` from `middle`. */

@@ -140,7 +140,7 @@ check_laws(Views *views, const Problem *q)
 static int
 take_problem(Views *views, PyObject *tuple, Problem *q)
 {
-    enum { FIELDS = 24 };
+    enum { FIELDS = 27 };
     PyObject *f[FIELDS];
     if (arity(tuple, "problem", FIELDS, f) < 0) {
         views->wrong = 1;
@@ -189,6 +189,14 @@ take_problem(Views *views, PyObject *tuple, Problem *q)
     q->follow = take(views, f[22], "follow", 'd', 1, (Py_ssize_t)q->followed);
     q->tilts = take(views, f[23], "tilts", 'd', 2, (Py_ssize_t)q->sites,
                     (Py_ssize_t)q->followed);
+    q->vectors = TAKE_OR_NONE(views, f[24], "vectors", 'd', 2, e, (Py_ssize_t)ANY);
+    const Py_ssize_t m = q->seen_columns = q->vectors ? size_of(views, 1) : 0;
+    q->seen = TAKE_OR_NONE(views, f[25], "seen", 'd', 2, m, m);
+    q->seen_precision = TAKE_OR_NONE(views, f[26], "seen_precision", 'd', 2, m, m);
+    if (!views->wrong && (q->vectors == NULL) != (q->seen == NULL || !q->seen_precision))
+        misfit(views, "seen", "all of it or nothing");
+    if (!views->wrong && m > e)
+        misfit(views, "vectors", "too many");
     if (!views->wrong && q->followed > 0 && (q->sites < 1 || q->b % q->sites != 0))
         misfit(views, "columns", "not of the sites of the constants");
     within(views, "columns", q->columns, q->sites * q->followed, 0, q->e);
