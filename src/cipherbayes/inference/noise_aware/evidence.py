@@ -30,6 +30,7 @@ from cipherbayes.inference.noise_aware.recursion import (
 )
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.shrinkage import (
+    OtherCorrelations,
     by_site,
     estimation_error,
     noise_edge,
@@ -125,9 +126,10 @@ class Evidence:
         weights = trust[:, None]
         information, information_sd = information_estimate(state)
         layout = shape.layout(place, information, information_sd, by_level=True)
-        known = shrunk(information, information_sd, layout)
         width = shape.width or place.size
-        first, first_sd = state.first_information, float(state.first_information_sd[0])
+        noisy, noise = unpack(state.first_information), state.first_information_sd[0]
+        first = FirstRound.of(noisy, float(noise), layout, width)
+        known = shrunk(information, information_sd, layout, _correlations(first))
         return cls(
             place,
             gradient,
@@ -144,7 +146,7 @@ class Evidence:
             layout=layout,
             variation=shape.variation(place, known, information_sd),
             extra=place.size - width,
-            first=FirstRound.of(unpack(first), first_sd, layout, width),
+            first=first,
         )
 
     @property
@@ -154,7 +156,8 @@ class Evidence:
     @property
     def estimate(self) -> Floats:
         """A positive definite estimate of H."""
-        return shrunk(self.information, self.information_sd, self.layout)
+        other = _correlations(self.first)
+        return shrunk(self.information, self.information_sd, self.layout, other)
 
     def score_covariance(
         self, information: Floats, growth: Floats | None = None
@@ -263,7 +266,10 @@ class Evidence:
         if not FEW < self.varying <= DENSE or self.layout.sites is not None:
             return self.varying <= DENSE
         constants = self.layout.constants
-        return noise_edge(self.information, self.information_sd, constants) <= HIDING
+        edge = noise_edge(self.information, self.information_sd, constants)
+        if self.first is not None:
+            edge = min(edge, self.first.edge)
+        return edge <= HIDING
 
     def blurred(self) -> Evidence:
         """This evidence with the error of the estimated correlations as more noise.
@@ -275,7 +281,10 @@ class Evidence:
         iteration.
         """
         error, sizes = estimation_error(
-            self.information, self.information_sd, self.layout.constants
+            self.information,
+            self.information_sd,
+            self.layout.constants,
+            _correlations(self.first),
         )
         h = self.estimate
         prior = np.linalg.inv(self.prior_covariance)
@@ -335,3 +344,7 @@ class Evidence:
         if follows is not None:
             slope += follows.pulled_back(h, -size * (h @ (spread @ (h @ context))))
         return value, slope + difference / self.information_sd**2
+
+
+def _correlations(first: FirstRound | None) -> OtherCorrelations | None:
+    return None if first is None else first.correlations

@@ -24,7 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from cipherbayes.inference.noise_aware.layout import InformationLayout
-from cipherbayes.inference.noise_aware.shrinkage import CLEAR, seen_correlations
+from cipherbayes.inference.noise_aware.shrinkage import (
+    CLEAR,
+    OtherCorrelations,
+    seen_correlations,
+)
 from cipherbayes.typing import Floats
 
 CHANGE = 0.1
@@ -44,11 +48,17 @@ class FirstRound:
         Q'R̃Q.
     precision
         1 / (n² + κ² λ_a λ_b).
+    correlations
+        R̃.
+    edge
+        The largest eigenvalue that noise alone gives R̃.
     """
 
     vectors: Floats
     seen: Floats
     precision: Floats
+    correlations: OtherCorrelations
+    edge: float
 
     @classmethod
     def of(
@@ -61,7 +71,7 @@ class FirstRound:
         said.
         """
         constants = layout.constants
-        columns = [j for j in range(width) if j not in constants]
+        columns = tuple(j for j in range(width) if j not in constants)
         # A late interval of a baseline may have too few records to be seen; its means
         # are then the little that is left in B.
         clear = tuple(j for j in constants if noisy[j, j] > CLEAR * noise_sd)
@@ -75,7 +85,13 @@ class FirstRound:
         placed = np.zeros((len(rest), len(columns)))
         placed[[rest.index(j) for j in columns]] = vectors
         variance = found.noise + CHANGE**2 * np.outer(values, values)
-        return cls(placed, vectors.T @ found.seen @ vectors, 1.0 / variance)
+        return cls(
+            placed,
+            vectors.T @ found.seen @ vectors,
+            1.0 / variance,
+            OtherCorrelations(columns, found.seen, found.noise + CHANGE**2),
+            found.edge,
+        )
 
     def log_density(self, correlation: Floats) -> tuple[Floats, Floats]:
         """The log likelihood of a stack of R, and its gradient by R.

@@ -60,8 +60,47 @@ NONE: Mapping[int, float] = MappingProxyType({})
 """No column has an expected information."""
 
 
+@dataclass(frozen=True)
+class OtherCorrelations:
+    """Correlations of some columns that another sum says.
+
+    Attributes
+    ----------
+    columns
+        Which parameters they are of.
+    seen
+        The correlations, with their noise.
+    variance
+        Variance of one, of noise and of what may be different there.
+    """
+
+    columns: tuple[int, ...]
+    seen: Floats
+    variance: float
+
+    def among(self, parameters: list[int]) -> OtherCorrelations:
+        """The same, with columns counted among these parameters."""
+        return replace(
+            self, columns=tuple(parameters.index(column) for column in self.columns)
+        )
+
+    def averaged(self, seen: Floats, edge: float) -> tuple[Floats, float]:
+        """Both correlations, weighted by their precision, and the edge of the noise."""
+        variance = (0.5 * edge) ** 2 / len(seen)
+        share, where = (
+            variance / (variance + self.variance),
+            np.ix_(*[self.columns] * 2),
+        )
+        both = seen.copy()
+        both[where] += share * (self.seen - both[where])
+        return both, edge * float(np.sqrt(1.0 - share))
+
+
 def shrunk(
-    noisy: Floats, noise_sd: float, layout: InformationLayout = NOTHING
+    noisy: Floats,
+    noise_sd: float,
+    layout: InformationLayout = NOTHING,
+    other: OtherCorrelations | None = None,
 ) -> Floats:
     """A positive definite estimate of H from H̃ with diagonal noise ``noise_sd``.
 
@@ -72,15 +111,15 @@ def shrunk(
     like B. With a frame R this is done to R H̃ R' and turned back.
 
     The diagonal of B is shrunk to its own mean (or to what the layout expects), its
-    correlations to zero as far as noise of this size would produce them. Eigenvalues
-    below a floor are raised to it.
+    correlations, averaged with ``other`` ones, to zero as far as noise of this size
+    would produce them. Eigenvalues below a floor are raised to it.
     """
     constants, along = layout.constants, layout.along
     if (frame := layout.frame) is not None:
         inverse = np.linalg.inv(frame)
         turned = None if along is None else inverse.T @ along
         unframed = replace(layout, frame=None, along=turned)
-        inside = shrunk(frame @ noisy @ frame.T, noise_sd, unframed)
+        inside = shrunk(frame @ noisy @ frame.T, noise_sd, unframed, other)
         return np.asarray(inverse @ inside @ inverse.T)
     masses = np.diag(noisy)[list(constants)]
     rest = [j for j in range(len(noisy)) if j not in constants]
@@ -90,7 +129,7 @@ def shrunk(
             noisy, noise_sd, constants, sites, sites.masses
         )
     elif not constants or not rest or masses.min() < CLEAR * noise_sd:
-        return _shrunk(noisy, noise_sd, along)
+        return _shrunk(noisy, noise_sd, along, other=other)
     else:
         means, remainder = without_means(noisy, noise_sd, constants)
         blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
@@ -102,7 +141,8 @@ def shrunk(
     result[np.ix_(constants, constants)] = np.diag(masses)
     result[np.ix_(constants, rest)] = mixed
     result[np.ix_(rest, constants)] = mixed.T
-    own = _shrunk(remainder, noise_sd, along, layout.expected(masses))
+    other = None if other is None else other.among(rest)
+    own = _shrunk(remainder, noise_sd, along, layout.expected(masses), other)
     result[np.ix_(rest, rest)] = means.T @ mixed + own
     return result
 
@@ -209,6 +249,7 @@ def _shrunk(
     noise_sd: float,
     along: Floats | None = None,
     expected: Mapping[int, float] = NONE,
+    other: OtherCorrelations | None = None,
 ) -> Floats:
     """A positive definite estimate of a matrix without constant columns.
 
@@ -227,6 +268,8 @@ def _shrunk(
         diagonal[j] = max(found, 0.1 * own)
     root = np.sqrt(diagonal)
     correlation, edge = correlations(noisy, noise_sd, root)
+    if other is not None:
+        correlation, edge = other.averaged(correlation, edge)
     floor = MOST_FLOOR
     if dimension > 1:
         # Noise of this size has eigenvalues up to `edge`. All that is not a spike is
@@ -324,25 +367,32 @@ def seen_correlations(
     noisy: Floats,
     noise_sd: float,
     constants: tuple[int, ...],
-    columns: list[int] | None = None,
+    columns: tuple[int, ...] | None = None,
+    other: OtherCorrelations | None = None,
 ) -> SeenCorrelations:
     """Correlations of the columns that vary, or of some of them, their means off."""
+    rest = [j for j in range(len(noisy)) if j not in constants]
     remainder = noisy
     if constants:
         remainder = without_means(noisy, noise_sd, constants)[1]
     if columns is not None:
-        rest = [j for j in range(len(noisy)) if j not in constants]
         chosen = [rest.index(j) for j in columns]
-        remainder = remainder[np.ix_(chosen, chosen)]
-    estimate = _shrunk(remainder, noise_sd)
+        remainder, rest = remainder[np.ix_(chosen, chosen)], list(columns)
+    other = None if other is None else other.among(rest)
+    estimate = _shrunk(remainder, noise_sd, other=other)
     diagonal = np.diag(estimate).copy()
     root = np.sqrt(diagonal)
     seen, edge = correlations(remainder, noise_sd, root)
+    if other is not None:
+        seen, edge = other.averaged(seen, edge)
     return SeenCorrelations(diagonal, seen, estimate / np.outer(root, root), edge)
 
 
 def estimation_error(
-    noisy: Floats, noise_sd: float, constants: tuple[int, ...]
+    noisy: Floats,
+    noise_sd: float,
+    constants: tuple[int, ...],
+    other: OtherCorrelations | None = None,
 ) -> tuple[float, Floats]:
     """The error of :func:`shrunk`: (e, r) with E(H_jk − Ĥ_jk)² about e r_j r_k.
 
@@ -351,7 +401,7 @@ def estimation_error(
     around their spikes and k the share of them that was kept, e = k² n + (1 − k)² t.
     """
     varying = np.array([j for j in range(len(noisy)) if j not in constants])
-    found = seen_correlations(noisy, noise_sd, constants)
+    found = seen_correlations(noisy, noise_sd, constants, other=other)
     off = ~np.eye(varying.size, dtype=bool)
     around = (found.seen - spiked(found.seen, found.edge))[off]
     true = max(float((around**2).mean()) - found.noise, 0.0)
