@@ -95,6 +95,7 @@ def test_no_interval_is_expected_to_be_wider_than_the_prior(scale: float) -> Non
         mu=1e-6,
         sensitivities=(2.0, 2.0),
         information=information,
+        first_information=information,
         prior_sd=scale,
     )
     found = expected_width_ratio(setting)

@@ -87,6 +87,7 @@ def test_the_width_a_plan_expects_is_about_the_width_there_is(
         mu=mu_for(cell.epsilon, DELTA),
         sensitivities=sensitivities,
         information=each,
+        first_information=each,
         grows=bounded.multiplicative,
     )
     expected = expected_width_ratio(setting).expected

@@ -61,6 +61,8 @@ class WidthSetting:
     information
         v: a public guess of a record's mean information in a typical coordinate,
         e.g. ``model.curvature(design)`` times the mean square of a column.
+    first_information
+        The same at the prior mean, where the first round is.
     prior_sd
         Prior standard deviation of a typical coordinate.
     excess
@@ -79,6 +81,7 @@ class WidthSetting:
     mu: float
     sensitivities: tuple[float, float]
     information: float
+    first_information: float
     prior_sd: float = 1.0
     excess: float = 1.0
     levels: int = 0

@@ -139,12 +139,15 @@ def _width_ratio(
     bounded = require_bounded_influence(plan.study.model)
     unit = bounded.unit(design)
     information, mass = told
+    # Before effects and events are known, a record tells what a model guesses.
+    first = information / mass * plan.study.model.curvature(design)
     setting = WidthSetting(
         records=_fitted_records(plan),
         dimension=release.dimension,
         mu=mu,
         sensitivities=(release.clip, matrix.clip),
         information=information * unit**2,
+        first_information=first * unit**2,
         prior_sd=plan.study.full_prior.usual_scale / unit,
         excess=inflation,
         levels=own_levels(plan.study),

@@ -107,8 +107,9 @@ def shrunk(
     With P the masses of the constant columns and U = P⁻¹ H̃₁₂ the means of the others,
     the means are shrunk to zero by the share of their size that noise explains, and
     B = H̃₂₂ − U'PU + Σ_j s_H² / 2 P_j is shrunk as below; the last term takes the noise
-    that U'PU adds off again. Where a mass is hidden in its noise, all of H̃ is shrunk
-    like B. With a frame R this is done to R H̃ R' and turned back.
+    that U'PU adds off again. Where a mass is hidden in its noise, the masses are shrunk
+    like the diagonal of B, and the means that are taken off are shrunk before. With a
+    frame R this is done to R H̃ R' and turned back.
 
     The diagonal of B is shrunk to its own mean (or to what the layout expects), its
     correlations, averaged with ``other`` ones, to zero as far as noise of this size
@@ -128,13 +129,15 @@ def shrunk(
         masses, means, remainder = by_site(
             noisy, noise_sd, constants, sites, sites.masses
         )
-    elif not constants or not rest or masses.min() < CLEAR * noise_sd:
+    elif not constants or not rest:
         return _shrunk(noisy, noise_sd, along, other=other)
+    elif masses.min() < CLEAR * noise_sd:
+        masses = np.diag(_shrunk(noisy, noise_sd))[list(constants)]
+        means = _shrunk_means(noisy[np.ix_(constants, rest)], masses, noise_sd)
+        remainder = noisy[np.ix_(rest, rest)] - (means.T * masses) @ means
     else:
-        means, remainder = without_means(noisy, noise_sd, constants)
-        blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
-        size = np.maximum((means**2).mean(axis=1, keepdims=True) - blurred, 0.0)
-        means = means * size / (size + blurred)
+        means = _shrunk_means(noisy[np.ix_(constants, rest)], masses, noise_sd)
+        remainder = without_means(noisy, noise_sd, constants)[1]
     along = None if along is None else along[rest]
     mixed = masses[:, None] * means
     result = np.zeros_like(noisy)
@@ -145,6 +148,14 @@ def shrunk(
     own = _shrunk(remainder, noise_sd, along, layout.expected(masses), other)
     result[np.ix_(rest, rest)] = means.T @ mixed + own
     return result
+
+
+def _shrunk_means(mixed: Floats, masses: Floats, noise_sd: float) -> Floats:
+    """The means U of columns, from P U with its noise, shrunk to zero."""
+    means = mixed / masses[:, None]
+    blurred = 0.5 * (noise_sd / masses[:, None]) ** 2
+    size = np.maximum((means**2).mean(axis=1, keepdims=True) - blurred, 0.0)
+    return np.asarray(means * size / (size + blurred))
 
 
 def fitted_frame(
