@@ -41,6 +41,7 @@ from cipherbayes.inference.noise_aware.saturation import (
     unflattened,
 )
 from cipherbayes.inference.noise_aware.site_means import Means
+from cipherbayes.inference.noise_aware.step_sizes import StepSizes
 from cipherbayes.inference.site_context import SiteContext
 from cipherbayes.typing import Floats
 
@@ -49,12 +50,8 @@ TRAJECTORY = 1.4
 depends on where it started."""
 MOST_LEAPS = 24
 """Most leapfrog steps of a trajectory."""
-FIRST_STEP = 0.25
-"""Step size before any adaptation, in the metric's units."""
 LARGEST_COORDINATE = 1e3
 """Size of a coordinate beyond which a trajectory is taken to have diverged."""
-ACCEPTANCE = 0.8
-"""Share of trajectories to accept, at which step sizes are adapted."""
 
 
 @dataclass
@@ -69,8 +66,8 @@ class Chains:
         A, built from it; H itself where sites may differ.
     means
         The laws of the means U: their centres and scales.
-    step, bend
-        Step size, and β of :mod:`~.saturation`.
+    bend
+        β of :mod:`~.saturation`.
     following
         How much sites' levels follow the means of columns, √f τ
         (:mod:`~cipherbayes.inference.site_context`).
@@ -79,7 +76,6 @@ class Chains:
     moved: Floats
     built: Floats
     means: Means
-    step: Floats
     bend: Floats
     following: Floats
 
@@ -140,10 +136,10 @@ class InformationSampler:
             moved,
             built=np.tile(start, (chains, 1, 1)),
             means=means,
-            step=np.full(chains, FIRST_STEP),
             bend=np.full(chains, bend),
             following=np.zeros(chains),
         )
+        self._steps = StepSizes(chains)
         self.renew_metric()
         # Start wider than the posterior is, so that R-hat can tell chains that do not
         # mix.
@@ -177,7 +173,7 @@ class InformationSampler:
         """
         accepted = self._hmc(prior_covariance)
         if adapting:
-            self.chains.step = self._steps.update(accepted)
+            self._steps.update(accepted)
         here = self.chains
         here.means = self.information_prior.drawn_means(
             here.moved, here.means, self.rng
@@ -210,7 +206,7 @@ class InformationSampler:
         # In single precision, because it is read over and over: any metric gives the
         # right distribution.
         self._metric = np.ascontiguousarray(np.triu(inverse.T), dtype=np.float32)
-        self._steps = _StepAdaptation(here.step.size)
+        self._steps.restart()
 
     @property
     def _first(self) -> FirstRound | None:
@@ -219,7 +215,7 @@ class InformationSampler:
 
     def stop_adapting(self) -> None:
         """Fix the step sizes at their averages."""
-        self.chains.step = self._steps.averaged
+        self._steps.fix()
 
     def density(
         self, moved: Floats, prior_covariance: Floats
@@ -256,7 +252,7 @@ class InformationSampler:
     def _hmc(self, prior_covariance: Floats) -> Floats:
         """Move every chain along one trajectory; the probability of each acceptance."""
         here, rng = self.chains, self.rng
-        step = here.step * rng.uniform(0.8, 1.2, here.step.size)
+        step = self._steps.current * rng.uniform(0.8, 1.2, len(here.moved))
         leaps = int(np.clip(np.ceil(TRAJECTORY / step.mean()), 2, MOST_LEAPS))
         momentum = rng.standard_normal(here.moved.shape)
         if self._loops is None:
@@ -306,29 +302,3 @@ def _told_by_first(first: FirstRound, rest: Floats) -> tuple[Floats, Floats]:
     index = np.arange(correlation.shape[-1])
     slope[:, index, index] -= (slope * correlation).sum(axis=2)
     return value, correlations_of(rest, slope)
-
-
-class _StepAdaptation:
-    """Dual averaging of log step sizes (Hoffman and Gelman 2014, section 3.2)."""
-
-    def __init__(self, chains: int) -> None:
-        self._mean = np.log(2.0 * FIRST_STEP) * np.ones(chains)
-        self._error = np.zeros(chains)
-        self._log_average = np.log(FIRST_STEP) * np.ones(chains)
-        self._count = 0
-
-    def update(self, accepted: Floats) -> Floats:
-        """The next step sizes, after trajectories accepted with these probabilities."""
-        self._count += 1
-        share = 1.0 / (self._count + 10.0)
-        self._error = (1.0 - share) * self._error + share * (ACCEPTANCE - accepted)
-        log_step = self._mean - np.sqrt(self._count) / 0.15 * self._error
-        log_step = np.clip(log_step, np.log(1e-3), np.log(1.2))
-        fade = self._count**-0.75
-        self._log_average = fade * log_step + (1.0 - fade) * self._log_average
-        return np.asarray(np.exp(log_step))
-
-    @property
-    def averaged(self) -> Floats:
-        """The step sizes to use once adaptation ends."""
-        return np.asarray(np.exp(self._log_average))

@@ -9,8 +9,9 @@ is Gaussian, ḡ ~ N(H (θ − θ̄), V + s² I), so
 with V = K H K the variance of the records' score sum (:mod:`~.down_weighting`). Where
 the model's score saturates or grows with the exponential of the linear predictor, its
 mean is that of :mod:`~.saturation` or :mod:`~.tilting`, and θ is drawn by
-:mod:`~.slicing`. Laplace and Student-t priors are scale mixtures of normals, whose
-scales are drawn given θ.
+:mod:`~.slicing`, or by :mod:`~.trajectories` where it grows and parameters are many.
+Laplace and Student-t priors are scale mixtures of normals, whose scales are drawn given
+θ.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from cipherbayes.inference.noise_aware.scores import (
 from cipherbayes.inference.noise_aware.shape import ScoreShape
 from cipherbayes.inference.noise_aware.sites import compared_sites, in_context
 from cipherbayes.inference.noise_aware.slicing import Score, slice_theta
+from cipherbayes.inference.noise_aware.tilting import TiltedScore
+from cipherbayes.inference.noise_aware.trajectories import Target, ThetaTrajectories
 from cipherbayes.models.prior import ResolvedPrior
 from cipherbayes.typing import Floats, Progress
 
@@ -183,6 +186,7 @@ def _warmed_up(
         if progress is not None:
             progress(sweep + 1, effort.warm_up + effort.kept)
     walk.sampler.stop_adapting()
+    walk.trajectories.stop_adapting()
     return walk
 
 
@@ -212,6 +216,7 @@ class _Walk:
         self.forget()
         self.first = rng.standard_normal(chains)
         self.mode = np.tile(evidence.place, (chains, 1))
+        self.trajectories = ThetaTrajectories(self.mode)
         self.theta = _draw_theta(
             rng, evidence, self.sampler.information(), self.precision
         )
@@ -282,6 +287,14 @@ class _Walk:
                 self.theta,
                 self.mode,
             )
+            if isinstance(score, TiltedScore) and self.evidence.dimension > DENSE:
+                near = self.trajectories.near
+                target = Target.of(
+                    self.evidence, score, information, self.precision, near
+                )
+                self.theta = self.trajectories.moved(
+                    self.rng, target, self.theta, adapting=adapting
+                )
         if isinstance(prior, SitePrior):
             self._move_between(prior, information, score)
         elif prior.kind != "normal":

@@ -112,6 +112,12 @@ class TiltedScore:
         """
         return self._parts(theta)[1]
 
+    def growth(self, theta: Floats) -> tuple[Floats, Floats]:
+        """γ of every chain, and its gradient by θ."""
+        moved, growth, slope, _, jacobian = self._parts(theta)
+        rising = (growth * slope / self.mass)[:, None] * moved
+        return growth, rising if jacobian is None else np.vecmat(rising, jacobian)
+
     def _parts(
         self, theta: Floats
     ) -> tuple[Floats, Floats, Floats, Floats, Floats | None]:
