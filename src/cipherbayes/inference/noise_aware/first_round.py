@@ -109,6 +109,7 @@ class FirstRound:
         For a stack of symmetric changes of R, one row for each; its squares add up to
         the information about it.
         """
-        turned = self.vectors.T @ changes @ self.vectors
-        scaled = np.sqrt(0.5 * self.precision) * turned
-        return np.asarray(scaled.reshape(len(changes), -1))
+        rows, columns = np.triu_indices(len(self.seen))
+        turned = (self.vectors.T @ changes @ self.vectors)[:, rows, columns]
+        counted = np.where(rows == columns, 0.5, 1.0) * self.precision[rows, columns]
+        return np.asarray(np.sqrt(counted) * turned)
