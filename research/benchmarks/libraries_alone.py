@@ -29,7 +29,7 @@ from cipherbayes_research.benchmarks.iteration import Clock
 from cipherbayes_research.benchmarks.rosters import QUESTION, FirstSite
 
 DIMENSION, SITES, ROUNDS = 184, 2, 12
-FRAME = bytes(28_800)
+FRAME = bytes(8_300)
 """As long as a site's ciphertext in its frame."""
 ROWS = 100_000
 PAGES = 4
@@ -46,12 +46,13 @@ class Libraries:
     """Keys and open files for the calls of one round after the other."""
 
     def __init__(self, folder: Path) -> None:
-        parameters = parameter_set("bfv-2048-44")
+        parameters = parameter_set("bfv-1024-9x4")
+        self._ring = parameters.ring
         self._parts, self._pair = bfv_scheme(parameters), generate_keys(parameters)
         self._key = SigningKey.generate()
         self._signature = self._key.sign("round", QUESTION)
         self._first = FirstSite(SITES)
-        self._slots = [1] * parameters.ring
+        self._ones = np.ones(parameters.ring, dtype=np.uint64)
         self._zeros = self._pair.public._zeros
         self._files = [os.open(folder / str(i), os.O_RDWR | os.O_CREAT) for i in (0, 1)]
         self._at = 0
@@ -73,7 +74,7 @@ class Libraries:
         """As a site does that has an encryption of zero at hand."""
         for _ in range(times):
             plain, cipher = sealapi.Plaintext(), self._zeros.take()
-            self._parts.encoder.encode(self._slots, plain)
+            self._parts.plaintext.rewrite(plain, self._ones, self._parts.context)
             self._parts.evaluator.add_plain_inplace(cipher, plain)
             read = self._parts.ciphertext.read(cipher)
         return read
@@ -84,7 +85,8 @@ class Libraries:
         self._parts.ciphertext.rewrite(cipher, read, self._parts.context)
         decryptor.invariant_noise_budget(cipher)
         decryptor.decrypt(cipher, plain)
-        self._parts.encoder.decode_uint64(plain)
+        plain.resize(self._ring)
+        self._parts.plaintext.read(plain)
 
     def wait_for_disk(self, times: int) -> None:
         """So many commits of a few pages behind the last ones."""

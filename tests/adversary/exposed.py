@@ -55,13 +55,14 @@ def _no_mask(
     return np.zeros(size, dtype=np.int64)
 
 
-def _all_slots(self: SecretKey, ciphertext: Ciphertext) -> Any:
-    """SEAL's own decryption: every slot of the first chunk, nothing checked."""
+def _all_coefficients(self: SecretKey, ciphertext: Ciphertext) -> Any:
+    """SEAL's own decryption: all of the first chunk, nothing checked."""
     parts = bfv_scheme(self.parameters)
     plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
     parts.ciphertext.write(cipher, ciphertext.polynomials[0], parts.context)
     self._decryptor.decrypt(cipher, plain)
-    return np.array(parts.encoder.decode_uint64(plain), dtype=np.int64)
+    plain.resize(self.parameters.ring)
+    return parts.plaintext.read(plain).astype(np.int64)
 
 
 _release = Ledger.release
@@ -165,7 +166,7 @@ SWITCHES: dict[str, list[tuple[Any, str, Any]]] = {
     ],
     "distinct sites": [(DecryptRequest, "__post_init__", _nothing)],
     "well-formed ciphertexts": [(Ciphertext, "__post_init__", _nothing)],
-    "slots": [(SecretKey, "decrypt", _all_slots)],
+    "coefficients": [(SecretKey, "decrypt", _all_coefficients)],
     "range": [(Phase, "in_range", lambda self, total: True)],
 }
 

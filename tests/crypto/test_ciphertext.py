@@ -22,7 +22,7 @@ from cipherbayes.crypto.coefficients import pack_coefficients, unpack_coefficien
 from cipherbayes.crypto.wire.framing import HEADER_BYTES, Kind, encode_frame
 from cipherbayes.errors import CryptoError
 
-PARAMETERS = PARAMETER_SETS["bfv-2048-44"]
+PARAMETERS = PARAMETER_SETS["bfv-2048-22x2"]
 PAIR = generate_keys(PARAMETERS)
 VALUES = np.arange(-90, 94, dtype=np.int64)
 GOOD = PAIR.public.encrypt(VALUES)
@@ -76,17 +76,19 @@ def test_a_flipped_bit_is_refused(position: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 8 * (len(FRAME) - HEADER_BYTES) - 1))
-def test_a_flipped_bit_under_a_fresh_checksum_never_decrypts_wrongly(
+def test_a_flipped_bit_under_a_fresh_checksum_changes_one_value_at_most(
     position: int,
 ) -> None:
+    """Whoever makes checksums can add to an encrypted value: hence the signature."""
     body = bytearray(FRAME[HEADER_BYTES:])
     body[position // 8] ^= 1 << position % 8
     try:
         answer = PAIR.secret.decrypt(parse(reframed(bytes(body))))
     except CryptoError:
         return
-    # A low bit of a coefficient is noise that decryption removes.
-    assert (answer == VALUES).all()
+    first = PARAMETERS.payload_bytes(len(VALUES)) // 2
+    in_second = position // 8 >= len(body) - first
+    assert int((answer != VALUES).sum()) <= (0 if in_second else 1)
 
 
 @pytest.mark.parametrize("cut", [1, 7, 100, 14_336, len(FRAME) - HEADER_BYTES])
@@ -159,7 +161,7 @@ def test_a_coefficient_that_is_not_reduced_is_refused() -> None:
 
 
 def test_foreign_parameters_are_refused() -> None:
-    for name in ("bfv-2048-22", "bfv-2048-64-many", "bfv-4096-32"):
+    for name in ("bfv-2048-22x1", "bfv-2048-20x4", "bfv-4096-32x1"):
         foreign = generate_keys(PARAMETER_SETS[name]).public.encrypt(VALUES)
         with pytest.raises(CryptoError):
             parse(foreign.to_bytes())
@@ -218,7 +220,7 @@ def test_random_bytes_raise_nothing_but_crypto_errors(data: bytes) -> None:
             parse(candidate)
 
 
-@pytest.mark.parametrize("name", ["bfv-2048-64", "bfv-4096-64"])
+@pytest.mark.parametrize("name", ["bfv-1024-7x10", "bfv-2048-22x3", "bfv-4096-32x2"])
 def test_the_sum_is_the_one_seal_computes(name: str) -> None:
     parameters: ParameterSet = PARAMETER_SETS[name]
     pair = generate_keys(parameters)

@@ -13,7 +13,7 @@ from cipherbayes.crypto.key_folder import KeyFolder
 from cipherbayes.errors import CryptoError, ProtocolError
 
 RUN, OTHER = b"r" * 16, b"o" * 16
-PARAMETERS = PARAMETER_SETS["bfv-2048-64"]
+PARAMETERS = PARAMETER_SETS["bfv-2048-22x3"]
 
 
 @pytest.fixture

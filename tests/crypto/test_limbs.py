@@ -32,9 +32,9 @@ def test_adding_limbs_is_adding_integers_modulo_the_word_size(
     parameters: ParameterSet, vectors: list[list[int]]
 ) -> None:
     arrays = [np.array(vector, dtype=np.int64) for vector in vectors]
-    slots = [split_limbs(array, parameters) for array in arrays]
-    assert all(int(slot.max()) <= parameters.limb_mask for slot in slots)
-    total = np.add.reduce(slots)
+    limbs = [split_limbs(array, parameters) for array in arrays]
+    assert all(int(each.max()) <= parameters.limb_mask for each in limbs)
+    total = np.add.reduce(limbs)
     expected = [
         centred(sum(column), parameters.word_bits)
         for column in zip(*vectors, strict=True)

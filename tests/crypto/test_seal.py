@@ -17,7 +17,7 @@ from cipherbayes.crypto.bfv.keys import generate_keys
 from cipherbayes.crypto.bfv.parameters import PARAMETER_SETS
 from cipherbayes.errors import CryptoError
 
-PARAMETERS = PARAMETER_SETS["bfv-2048-22"]
+PARAMETERS = PARAMETER_SETS["bfv-2048-22x1"]
 
 
 def test_a_memory_file_leaves_nothing_behind() -> None:
@@ -56,7 +56,7 @@ def _fresh(parameters: str) -> tuple[sealapi.Ciphertext, int]:
 
 
 @pytest.mark.skipif(seal._SET_PIPE_SIZE is None, reason="pipes of any size: Linux")
-@pytest.mark.parametrize("parameters", ["bfv-2048-22", "bfv-4096-64"])
+@pytest.mark.parametrize("parameters", ["bfv-2048-22x1", "bfv-4096-32x2"])
 def test_a_pipe_gives_the_bytes_that_a_file_gives_and_leaves_nothing_open(
     parameters: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_pipe_gives_the_bytes_that_a_file_gives_and_leaves_nothing_open(
 def test_where_no_pipe_is_large_enough_there_is_a_file(
     why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thing, size = _fresh("bfv-2048-22")
+    thing, size = _fresh("bfv-2048-22x1")
     in_a_file = seal.saved(thing)
     before = os.listdir("/proc/self/fd")
     if why == "no such pipes":
@@ -107,7 +107,7 @@ def test_every_compression_that_a_build_of_seal_may_use_is_understood() -> None:
 
 
 def test_what_is_loaded_is_the_last_thing_written_also_where_it_is_shorter() -> None:
-    for name in ("bfv-4096-64", "bfv-2048-22", "bfv-4096-64"):
+    for name in ("bfv-4096-32x2", "bfv-2048-22x1", "bfv-4096-32x2"):
         pair = generate_keys(PARAMETER_SETS[name])
         parts = scheme.bfv_scheme(pair.public.parameters)
         vector = np.arange(5, dtype=np.int64)
@@ -138,14 +138,14 @@ def test_every_thread_and_every_process_writes_into_a_file_of_its_own() -> None:
 
 
 def test_parameters_below_128_bits_are_refused_by_seal() -> None:
-    primes = PARAMETER_SETS["bfv-4096-32"].primes
+    primes = PARAMETER_SETS["bfv-4096-32x1"].primes
     with pytest.raises(CryptoError, match="SEAL refuses"):
         scheme._scheme(2048, primes, PARAMETERS.plain_modulus)
 
 
 def test_a_context_is_built_once() -> None:
     assert scheme.bfv_scheme(PARAMETERS) is scheme.bfv_scheme(
-        PARAMETER_SETS["bfv-2048-64"]
+        PARAMETER_SETS["bfv-2048-22x3"]
     )
 
 

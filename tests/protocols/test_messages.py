@@ -36,7 +36,7 @@ from cipherbayes.protocols.messages import (
 
 RUN, STUDY = b"r" * 16, b"s" * 32
 SITE, CSP = SigningKey.generate(), SigningKey.generate()
-PAIR = generate_keys(PARAMETER_SETS["bfv-2048-64"])
+PAIR = generate_keys(PARAMETER_SETS["bfv-2048-22x3"])
 VALUES = np.arange(-92, 92, dtype=np.int64)
 CIPHERTEXT = PAIR.public.encrypt(VALUES).to_bytes()
 
@@ -59,7 +59,7 @@ MESSAGES: dict[str, Message] = {
     "enrolment": Enrolment(RUN, STUDY, NORTH),
     "key-offer": KeyOffer.signed(CSP, run=RUN, study=STUDY, public_key=b"a key"),
     "manifest": RunManifest(
-        RUN, STUDY, "bfv-2048-64", bytes(32), 20, CSP.identity.raw, ROSTER
+        RUN, STUDY, "bfv-2048-22x3", bytes(32), 20, CSP.identity.raw, ROSTER
     ),
     "request": RoundRequest(ROUND, ROSTER.sites, np.array([0.5, -1e300, 5e-324])),
     "reply": reply(),
@@ -310,7 +310,7 @@ def test_a_decrypt_request_holds_each_site_of_one_exchange_once() -> None:
         ("key-offer", {"public_key": b""}),
         ("key-offer", {"public_key": bytes(2**20 + 1)}),
         ("key-offer", {"signature": bytes(63)}),
-        ("manifest", {"parameters": "bfv-1024-1"}),
+        ("manifest", {"parameters": "bfv-1024-1x1"}),
         ("manifest", {"key_id": bytes(31)}),
         ("manifest", {"rounds": -1}),
         ("manifest", {"csp": b"csp"}),

@@ -332,7 +332,8 @@ def _bare_encryption(public: PublicKey) -> Callable[[], None]:
 
     parts = bfv_scheme(public.parameters)
     plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
-    parts.encoder.encode([1] * public.parameters.ring, plain)
+    ones = np.ones(public.parameters.ring, dtype=np.uint64)
+    parts.plaintext.rewrite(plain, ones, parts.context)
     key = sealapi.PublicKey()
     parts.public_key.write(key, public._coefficients, parts.context)
     encryptor = sealapi.Encryptor(parts.context, key)

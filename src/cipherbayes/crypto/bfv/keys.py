@@ -96,15 +96,15 @@ class PublicKey:
         if not 1 <= len(vector) <= MAX_DIMENSION:
             raise CryptoError(f"only 1 to {MAX_DIMENSION} values can be encrypted")
         parts = bfv_scheme(self.parameters)
-        slots = limbs.split_limbs(vector, self.parameters)
         ring = self.parameters.ring
         chunks = self.parameters.chunks(len(vector))
+        plaintexts = np.zeros((chunks, ring), dtype=np.uint64)
+        split = limbs.split_limbs(vector, self.parameters)
+        plaintexts.ravel()[: split.size] = split
         polynomials = np.empty((chunks, 2, ring), dtype=np.uint64)
         for chunk in range(chunks):
             plain, cipher = sealapi.Plaintext(), self._zeros.take()
-            parts.encoder.encode(
-                slots[chunk * ring : (chunk + 1) * ring].tolist(), plain
-            )
+            parts.plaintext.rewrite(plain, plaintexts[chunk], parts.context)
             parts.evaluator.add_plain_inplace(cipher, plain)
             polynomials[chunk] = parts.ciphertext.read(cipher)
         return Ciphertext(self.parameters, self.key_id, len(vector), 1, polynomials)
@@ -139,15 +139,16 @@ class SecretKey(HeldSecretKey[ParameterSet]):
         Formal guarantees
         -----------------
         Exact, or refused: the noise must leave a bit of SEAL's budget, unused
-        slots must be zero and no limb may exceed what ``summands`` words add up
+        coefficients must be zero and no limb may exceed what ``summands`` words add up
         to. A ciphertext of another key, like any random one, leaves a bit of
         budget with probability 2^-n.
 
         Edge cases
         ----------
-        Whoever has the public key can alter a ciphertext so that it passes, and
-        learn about the secret key from answers and refusals. What may be asked,
-        and how often, is for the CSP to decide before it calls this method.
+        A ciphertext that was altered may pass: with the public key, and where a value
+        is only added to, without. Answers and refusals tell about the secret key. What
+        may be asked, and how often, is for the CSP to decide before it calls this
+        method.
         """
         parameters = self.parameters
         if ciphertext.parameters != parameters or ciphertext.key_id != self.key_id:
@@ -156,11 +157,9 @@ class SecretKey(HeldSecretKey[ParameterSet]):
                 remedy="every run has its own key: use the one of this run",
             )
         parts = bfv_scheme(parameters)
-        chunks = len(ciphertext.polynomials)
-        slots: list[int] = []
-        for chunk in range(chunks):
+        sums = np.empty((len(ciphertext.polynomials), parameters.ring), dtype=np.uint64)
+        for chunk, polynomials in enumerate(ciphertext.polynomials):
             plain, cipher = sealapi.Plaintext(), sealapi.Ciphertext()
-            polynomials = ciphertext.polynomials[chunk]
             parts.ciphertext.rewrite(cipher, polynomials, parts.context)
             if self._decryptor.invariant_noise_budget(cipher) < 1:
                 raise CryptoError(
@@ -168,11 +167,12 @@ class SecretKey(HeldSecretKey[ParameterSet]):
                     remedy="a site encrypted with another key or altered its message",
                 )
             self._decryptor.decrypt(cipher, plain)
-            slots += parts.encoder.decode_uint64(plain)
+            plain.resize(parameters.ring)  # SEAL leaves out zeros at the end
+            sums[chunk] = parts.plaintext.read(plain)
         used = ciphertext.dimension * parameters.limbs
         largest = ciphertext.summands * parameters.limb_mask
-        words = np.array(slots[:used], dtype=np.uint64)
-        if any(slots[used:]) or int(words.max()) > largest:
+        words, unused = sums.ravel()[:used], sums.ravel()[used:]
+        if unused.any() or int(words.max()) > largest:
             raise CryptoError(
                 "the ciphertext does not hold a sum of encoded vectors",
                 remedy="a site encrypted something else than its vector",

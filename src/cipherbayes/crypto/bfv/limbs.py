@@ -1,4 +1,4 @@
-"""Integers modulo 2^b, and their limbs in plaintext slots."""
+"""Integers modulo 2^b, and their limbs: coefficients of a plaintext."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def centre(words: Words, bits: int) -> Integers:
 
 
 def split_limbs(values: Integers, parameters: ParameterSet) -> Words:
-    """Slots of a vector: all lowest limbs, then all second limbs, and so on.
+    """Limbs of a vector: all lowest ones, then all second ones, and so on.
 
-    value_i mod 2^b = sum_j slot_{j d + i} 2^(w j), with 0 <= slot < 2^w.
+    value_i mod 2^b = sum_j limb_{j d + i} 2^(w j), with 0 <= limb < 2^w.
     """
     words = np.ascontiguousarray(values, dtype=np.int64).view(np.uint64)
     limb_mask = np.uint64(parameters.limb_mask)
     words = words & np.uint64((1 << parameters.word_bits) - 1)
     shifts = np.arange(parameters.limbs, dtype=np.uint64)
     shifts *= np.uint64(parameters.limb_bits)
-    slots: Words = (words >> shifts[:, None]) & limb_mask
-    return slots.reshape(-1)
+    limbs: Words = (words >> shifts[:, None]) & limb_mask
+    return limbs.reshape(-1)
 
 
-def join_limbs(slots: Words, parameters: ParameterSet) -> Integers:
-    """The vector whose limbs were added in ``slots``, centred modulo 2^b."""
-    limbs = slots.reshape(parameters.limbs, -1)
-    words = np.zeros(limbs.shape[1], dtype=np.uint64)
-    for index, limb in enumerate(limbs):
+def join_limbs(sums: Words, parameters: ParameterSet) -> Integers:
+    """The vector whose limbs were added up in ``sums``, centred modulo 2^b."""
+    rows = sums.reshape(parameters.limbs, -1)
+    words = np.zeros(rows.shape[1], dtype=np.uint64)
+    for index, limb in enumerate(rows):
         words += limb << np.uint64(index * parameters.limb_bits)
     return centre(words, parameters.word_bits)

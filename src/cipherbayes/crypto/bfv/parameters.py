@@ -1,29 +1,38 @@
 """BFV parameter sets, and the choice of the smallest one that provably fits.
 
 A site's integer is a *word* modulo M = 2^b. It is written in l limbs of w bits,
-each in its own plaintext slot, so a slot of the sum of K words holds at most
-K (2^w - 1) < t and never wraps around the plaintext modulus t.
+each a coefficient of the plaintext polynomial, so a coefficient of the sum of K words
+is at most K (2^w - 1) < t and never wraps around the plaintext modulus t. (Only sums
+are computed, so plaintexts need no slots, and t need not be prime.)
 
-**Why decryption is exact.** Let q be the ciphertext modulus, s the secret key and
-B = 21 the largest error SEAL samples (a centred binomial with 21 coins on a side;
-its Gaussian alternative is cut at 19.2). SEAL encrypts a polynomial m of the
-plaintext ring as c_0 + c_1 s = round(q m / t) + v (mod q). The key's error e, the
-encryption's errors e_0, e_1 and its u give v = e_0 + e_1 s - e u with u and s
-ternary, so ‖v‖ <= B (2n + 1) for ring size n (no averages, no tails). With a
-special prime p, SEAL encrypts modulo q p and divides by p: ‖v‖ <=
-B (2n + 1) / p + (n + 1) / 2, the second term from rounding c_0 and c_1. Call the
-bound E. In a sum of K ciphertexts the roundings of q m / t add at most K / 2, so
+**Why decryption is exact.** Let q be the ciphertext modulus, s the secret key, n the
+ring size. SEAL encrypts a polynomial m of the plaintext ring as c_0 + c_1 s =
+round(q m / t) + v (mod q). The key's error e, the encryption's errors e_0, e_1 and its
+u give v = e_0 + e_1 s - e u with u and s ternary. An error is a centred binomial with
+21 coins on a side, hence sub-Gaussian with variance 21/2 (its alternative in SEAL, a
+rounded Gaussian of deviation 3.2, is less). In a sum of K ciphertexts of one key, given
+s and all u, a coefficient of the sum of v is a sum of independent errors: K times one,
+K n times ±1, 0 (from e_1 s), n times an integer of size at most K (from e u). It is
+sub-Gaussian with variance 21/2 (K + K n + K² n), and beyond
 
-    c_0 + c_1 s = (q / t) (sum of m) + r,    |r| <= K (E + 1/2).
+    E = 12 √(21/2 (K + K n + K² n))
+
+with probability 2 e^-72 < 2^-102: 2^-60 for all coefficients of a run of up to 2^42.
+With a special prime p, SEAL encrypts modulo q p and divides by p: that leaves
+E / p + K (n + 1) / 2, the second term from rounding c_0 and c_1. The roundings of q m / t
+add at most K / 2, so
+
+    c_0 + c_1 s = (q / t) (sum of m) + r,    |r| <= E + K / 2.
 
 Decryption multiplies by t / q and rounds; it is exact if t |r| / q < 1/2 - 1/γ
 with γ SEAL's 61-bit auxiliary prime (one data prime: the base conversion is
-exact). A set is used only for K with t K (E + 1/2) / q <= 1/4: half the radius.
-Then SEAL's own noise budget is at least 1 bit, which decryption checks.
+exact). A set is used only for K with t (E + K / 2) / q <= 1/4: half the radius.
+Then SEAL's own noise budget is at least 1 bit, which decryption checks: were the noise
+ever larger, the round would be refused, and nothing wrong decrypted.
 
 **Security.** The sets respect the bounds of the Homomorphic Encryption Standard
-for 128 bits, ternary secrets (n = 2048: 54 bits of q p; n = 4096: 109), which SEAL
-enforces (``SEC_LEVEL_TYPE.TC128``).
+for 128 bits, ternary secrets (n = 1024: 27 bits of q p, of which 26 are used; n = 2048:
+54; n = 4096: 109), which SEAL enforces (``SEC_LEVEL_TYPE.TC128``).
 
 References: Fan and Vercauteren 2012 (ePrint 2012/144); Bajard, Eynard, Hasan and
 Zucca 2016 (ePrint 2016/510); Albrecht et al. 2018, Homomorphic Encryption
@@ -34,16 +43,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import isqrt
 
 from cipherbayes.crypto.coefficients import byte_width
 from cipherbayes.crypto.rlwe import look_up
 from cipherbayes.errors import CryptoError
 
-ERROR_BOUND = 21
-"""Largest absolute value SEAL's error distribution can take."""
+ERROR_COINS = 21
+"""Coins on each side of the centred binomial that SEAL draws errors from."""
+
+DEVIATIONS = 12
+"""Beyond so many deviations lies a sub-Gaussian number with probability 2^-102."""
 
 MAX_DIMENSION = 2**20
 """Longest vector that is summed."""
+
+WORD_BITS = 64
+"""Bits of the longest word."""
 
 
 @dataclass(frozen=True)
@@ -52,29 +68,41 @@ class ParameterSet:
 
     Attributes
     ----------
-    id
-        Its name in messages and files.
     ring
-        Ring size n: slots of a ciphertext.
+        Ring size n: coefficients of a plaintext.
     primes
         The ciphertext modulus q, then SEAL's special prime if there is one.
-    plain_modulus
-        t, a prime with t = 1 (mod 2n), so that slots exist.
     limb_bits
-        w: bits of a word that go into one slot.
-    word_bits
-        b: words are integers modulo 2^b.
+        w: bits of a word that go into one coefficient.
+    limbs
+        l: coefficients that a word takes.
+    max_summands
+        Largest K for which a sum of K ciphertexts provably decrypts exactly.
     security_bits
         Against classical attacks, by the standard's tables.
     """
 
-    id: str
     ring: int
     primes: tuple[int, ...]
-    plain_modulus: int
     limb_bits: int
-    word_bits: int
+    limbs: int
+    max_summands: int
     security_bits: int = 128
+
+    @cached_property
+    def id(self) -> str:
+        """Its name in messages and files."""
+        return f"bfv-{self.ring}-{self.limb_bits}x{self.limbs}"
+
+    @property
+    def word_bits(self) -> int:
+        """b: words are integers modulo 2^b."""
+        return min(self.limb_bits * self.limbs, WORD_BITS)
+
+    @cached_property
+    def plain_modulus(self) -> int:
+        """t: no sum of limbs wraps around it."""
+        return self.max_summands * self.limb_mask + 1
 
     @property
     def modulus(self) -> int:
@@ -87,11 +115,6 @@ class ParameterSet:
         return sum(prime.bit_length() for prime in self.primes)
 
     @cached_property
-    def limbs(self) -> int:
-        """Slots a word takes."""
-        return -(-self.word_bits // self.limb_bits)
-
-    @cached_property
     def limb_mask(self) -> int:
         """2^w - 1, the largest limb."""
         return (1 << self.limb_bits) - 1
@@ -101,23 +124,14 @@ class ParameterSet:
         """Bytes of one coefficient in a message."""
         return byte_width(max(self.primes))
 
-    @cached_property
-    def noise_bound(self) -> int:
-        """E: no fresh ciphertext has a larger error."""
-        fresh = ERROR_BOUND * (2 * self.ring + 1)
+    def noise_bound(self, summands: int) -> int:
+        """E: the error of a sum of ``summands`` ciphertexts, but for 2^-102."""
+        n, k = self.ring, summands
+        variance = ERROR_COINS * (k + k * n + k * k * n)  # twice
+        fresh = isqrt(DEVIATIONS**2 * variance // 2) + 1
         if len(self.primes) == 1:
             return fresh
-        return -(-fresh // self.primes[1]) + (self.ring + 2) // 2
-
-    @cached_property
-    def max_summands(self) -> int:
-        """Largest K for which a sum of K ciphertexts provably decrypts exactly.
-
-        K <= q / (t (4 E + 2)) for the noise and K (2^w - 1) < t for the limbs.
-        """
-        noise = self.modulus // (self.plain_modulus * (4 * self.noise_bound + 2))
-        limbs = (self.plain_modulus - 1) // self.limb_mask
-        return min(noise, limbs)
+        return -(-fresh // self.primes[1]) + k * (n + 2) // 2
 
     def chunks(self, dimension: int) -> int:
         """Ciphertexts that a vector of ``dimension`` words takes."""
@@ -132,18 +146,31 @@ class ParameterSet:
         return summands <= self.max_summands and 2 * bound < 1 << self.word_bits
 
 
+_Q26 = 67104769
 _Q54 = 18014398509404161
 _Q60 = 1152921504606830593
 _P49 = 562949953216513
 
-_SETS = (
-    ParameterSet("bfv-2048-22", 2048, (_Q54,), 468492289, 22, 22),
-    ParameterSet("bfv-2048-44", 2048, (_Q54,), 468492289, 22, 44),
-    ParameterSet("bfv-2048-64", 2048, (_Q54,), 468492289, 22, 64),
-    ParameterSet("bfv-2048-64-many", 2048, (_Q54,), 58552321, 16, 64),
-    ParameterSet("bfv-2048-64-most", 2048, (_Q54,), 41500673, 15, 64),
-    ParameterSet("bfv-4096-32", 4096, (_Q60, _P49), 776998002689, 32, 32),
-    ParameterSet("bfv-4096-64", 4096, (_Q60, _P49), 776998002689, 32, 64),
+# Ring, primes, bits of a limb and the most summands that the proof allows with it.
+_LIMBS = (
+    (1024, (_Q26,), 11, 2),
+    (1024, (_Q26,), 9, 4),
+    (1024, (_Q26,), 7, 10),
+    (1024, (_Q26,), 5, 20),
+    (2048, (_Q54,), 36, 5),
+    (2048, (_Q54,), 32, 24),
+    (2048, (_Q54,), 28, 97),
+    (2048, (_Q54,), 22, 780),
+    (2048, (_Q54,), 20, 1561),
+    (4096, (_Q60, _P49), 40, 11),
+    (4096, (_Q60, _P49), 36, 45),
+    (4096, (_Q60, _P49), 32, 180),
+)
+
+_SETS = tuple(
+    ParameterSet(ring, primes, limb_bits, limbs, summands)
+    for ring, primes, limb_bits, summands in _LIMBS
+    for limbs in range(1, -(-WORD_BITS // limb_bits) + 1)
 )
 
 PARAMETER_SETS = {parameters.id: parameters for parameters in _SETS}

@@ -17,8 +17,8 @@ from cipherbayes.errors import CryptoError
 class BfvScheme(KeyLayouts):
     """SEAL's context for a parameter set, with what depends on nothing else."""
 
-    encoder: Any
     evaluator: Any
+    plaintext: SealLayout
     ciphertext: SealLayout
 
 
@@ -44,7 +44,7 @@ def _scheme(ring: int, primes: tuple[int, ...], plain_modulus: int) -> BfvScheme
         context,
         SealLayout.learn(public_key, (2, len(primes), ring)),
         SealLayout.learn(generator.secret_key(), (len(primes), ring)),
-        sealapi.BatchEncoder(context),
         sealapi.Evaluator(context),
+        SealLayout.learn(sealapi.Plaintext(ring), (ring,)),
         SealLayout.learn(empty, (2, ring)),
     )
