@@ -234,10 +234,15 @@ def test_the_parameter_table_is_the_programs() -> None:
         re.sub(r"[`,]", "", line)
         for line in re.findall(r"^\| `bfv.*", text, re.MULTILINE)
     ]
+    shortest = {
+        (p.ring, p.limb_bits): p
+        for p in reversed(PARAMETER_SETS.values())
+        if p.word_bits >= 44
+    }
     expected = [
-        f"| {p.id} | {p.ring} | {p.modulus_bits} | {p.word_bits} | {p.max_summands} "
+        f"| {p.id} | {p.ring} | {p.modulus_bits} | {p.limb_bits} | {p.max_summands} "
         f"| {p.payload_bytes(184)} | {p.payload_bytes(10_000)} |"
-        for p in PARAMETER_SETS.values()
+        for p in reversed(shortest.values())
     ]
     assert rows == expected
 

@@ -15,7 +15,14 @@ from cipherbayes.study.protocol_rules import ProtocolRules, register, unregister
 from conftest import FIRST
 from floor_plan import PROTOCOLS, SOURCE, asking, current, questions
 
-TOP = {"__init__.py", "__main__.py", "errors.py", "typing.py", "version.py"}
+TOP = {
+    "__init__.py",
+    "__main__.py",
+    "errors.py",
+    "processes.py",
+    "typing.py",
+    "version.py",
+}
 FOLDERS = [path.parent for path in sorted(SOURCE.glob("protocols/*/protocol.py"))]
 PAGE = Path("report/page.py")
 RESEARCH = SOURCE.parents[1] / "research" / "src" / "cipherbayes_research"

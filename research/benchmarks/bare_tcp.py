@@ -28,7 +28,7 @@ from wide_area import (
     stated_lines,
 )
 
-QUESTION, REPLY = 350, 29_008
+QUESTION, REPLY = 350, 8_640
 """Bytes of a question to a site or an answer of the CSP, and of a site's reply."""
 TO_CSP = len(SITES) * REPLY + 200
 WARM_UP = 3

@@ -15,6 +15,7 @@ import argparse
 import time
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from cipherbayes.inference.diagnostics import rhat_and_ess
 from cipherbayes.inference.noise_aware import compiled, sample_posterior
@@ -46,7 +47,8 @@ def main() -> None:
 
 def measured(finished: tuple[NoiseAware, NoiseAwareState]) -> str:
     start, work = time.perf_counter(), time.process_time()
-    draws = sample_posterior(*finished, seed=1).draws.theta
+    with threadpool_limits(1, "blas"):  # as in a run
+        draws = sample_posterior(*finished, seed=1).draws.theta
     seconds, work = time.perf_counter() - start, time.process_time() - work
     rhat, ess = rhat_and_ess(draws)
     return (

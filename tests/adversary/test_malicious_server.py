@@ -141,7 +141,7 @@ def opened_with(key: Any, reply: SiteReply, consortium: Consortium) -> Any:
     """One site's vector, decrypted by nothing but the stolen key."""
     public = consortium.pair.public
     parameters = public.parameters
-    q, t, n = parameters.modulus, parameters.plain_modulus, parameters.ring
+    q, t = parameters.modulus, parameters.plain_modulus
     ciphertext = Ciphertext.from_bytes(
         reply.ciphertext, parameters=parameters, key_id=public.key_id, dimension=3
     )

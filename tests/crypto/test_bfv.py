@@ -96,8 +96,13 @@ def test_fresh_noise_is_within_the_bound_that_the_proof_uses(pair: KeyPair) -> N
         assert pair.secret._decryptor.invariant_noise_budget(cipher) >= proven >= 1
 
 
+@pytest.mark.parametrize("same_number", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_two_encryptions_of_one_vector_differ_also_across_a_fork(ahead: bool) -> None:
+def test_two_encryptions_of_one_vector_differ_also_across_a_fork(
+    ahead: bool, same_number: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if same_number:  # as the first process of a namespace and of one inside it
+        monkeypatch.setattr(os, "getpid", lambda: 1)
     vector = np.zeros(3, dtype=np.int64)
 
     def digest() -> bytes:
@@ -154,6 +159,18 @@ def test_a_limb_above_what_honest_sites_add_up_to_is_refused() -> None:
     claim = Ciphertext(two.parameters, two.key_id, 4, 1, two.polynomials.copy())
     with pytest.raises(CryptoError, match="sum of encoded vectors"):
         PAIR.secret.decrypt(claim)
+
+
+def test_the_last_limb_of_64_bits_is_short() -> None:
+    pair = PAIRS["bfv-1024-9x8"]  # 63 bits are in seven limbs
+    one = pair.public.encrypt(np.full(4, -1, dtype=np.int64))
+    assert (pair.secret.decrypt(one) == -1).all()
+    forged = one.polynomials.copy()
+    delta = round(one.parameters.modulus / one.parameters.plain_modulus)
+    forged[0, 0, 7 * 4] = (int(forged[0, 0, 7 * 4]) + delta) % one.parameters.modulus
+    two = Ciphertext(one.parameters, one.key_id, 4, 1, forged)
+    with pytest.raises(CryptoError, match="sum of encoded vectors"):
+        pair.secret.decrypt(two)
 
 
 def test_values_beyond_the_announced_dimension_are_refused() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import threadpoolctl
 from quick_studies import FEATURES, study
 
 import cipherbayes as cb
@@ -24,6 +25,19 @@ from terminal import cipherbayes
 @pytest.fixture(scope="module")
 def result() -> cb.Result:
     return cb.run(study(), logistic_frame(200))
+
+
+def test_a_run_has_one_thread_of_linear_algebra_and_gives_the_others_back() -> None:
+    def threads() -> list[int]:
+        pools = threadpoolctl.threadpool_info()
+        return [p["num_threads"] for p in pools if p["user_api"] == "blas"]
+
+    seen: list[int] = []
+    with threadpoolctl.threadpool_limits(2, "blas"):
+        before = threads()
+        cb.run(study(), logistic_frame(50), progress=lambda *_: seen.extend(threads()))
+        assert set(seen) == {1}
+        assert threads() == before
 
 
 def test_a_notebook_can_complete_the_names() -> None:

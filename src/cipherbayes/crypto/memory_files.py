@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cipherbayes.processes import this_process
+
 
 @contextmanager
 def memory_file(content: bytes = b"") -> Iterator[tuple[str, int]]:
@@ -50,7 +52,7 @@ class KeptFile:
 
     def __init__(self) -> None:
         self._descriptor = os.memfd_create("cipherbayes")
-        self.process = os.getpid()
+        self.process = this_process()
 
     def written(self, *parts: bytes | memoryview) -> str:
         """The path of these parts, one behind the other.
@@ -72,6 +74,6 @@ _KEPT = threading.local()
 def kept_file() -> KeptFile:
     """This thread's file; what was forked has another than it was forked from."""
     file: KeptFile | None = getattr(_KEPT, "file", None)
-    if file is None or file.process != os.getpid():
+    if file is None or file.process != this_process():
         file = _KEPT.file = KeptFile()
     return file

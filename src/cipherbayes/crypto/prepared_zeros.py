@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from cipherbayes.processes import this_process
 
 
 class PreparedZeros:
@@ -30,7 +31,7 @@ class PreparedZeros:
     def __init__(self, encrypt_zero: Callable[[], Any]) -> None:
         self._fresh = encrypt_zero
         self._ready: deque[Any] = deque()
-        self._process = os.getpid()
+        self._process = this_process()
 
     def __len__(self) -> int:
         return len(self._held())
@@ -48,8 +49,8 @@ class PreparedZeros:
         return self._fresh()
 
     def _held(self) -> deque[Any]:
-        if self._process != os.getpid():
+        if self._process != this_process():
             # A fork copied them, and the parent may use them too: two messages
             # under the same randomness show their difference.
-            self._ready, self._process = deque(), os.getpid()
+            self._ready, self._process = deque(), this_process()
         return self._ready

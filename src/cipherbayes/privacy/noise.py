@@ -13,6 +13,7 @@ import numpy as np
 
 from cipherbayes.data.blocks import ordered_map
 from cipherbayes.errors import PrivacyError
+from cipherbayes.processes import this_process
 from cipherbayes.typing import Integers
 
 PIECE = 1024
@@ -109,7 +110,7 @@ class PreparedNoise:
         self._source = source
         self._lock = Lock()
         self._ready: dict[tuple[int, float, str], Integers] = {}
-        self._process = os.getpid()
+        self._process = this_process()
 
     def prepare(self, shares: Iterable[tuple[int, float, str]]) -> None:
         """Draw the shares of one release: length, scale and label of each."""
@@ -128,9 +129,9 @@ class PreparedNoise:
 
     def _held(self) -> dict[tuple[int, float, str], Integers]:
         """The shares that are held, without those that a fork copied."""
-        if self._process != os.getpid():
+        if self._process != this_process():
             # The parent has these too, and may release them.
-            self._ready, self._process = {}, os.getpid()
+            self._ready, self._process = {}, this_process()
         return self._ready
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from cipherbayes.data.imputing import Expansion
 from cipherbayes.data.prepared import PreparedTable
@@ -50,7 +52,26 @@ from cipherbayes.study.tables import (
 )
 from cipherbayes.typing import Floats, Progress
 
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
+
+def one_blas_thread(work: Callable[Given, Made]) -> Callable[Given, Made]:
+    """A function during which the linear algebra library has one thread.
+
+    Passes over records and chains have threads of their own. With those of a library
+    inside of them threads wait for each other, on a busy machine for minutes.
+    """
+
+    @wraps(work)
+    def limited(*args: Given.args, **kwargs: Given.kwargs) -> Made:
+        with threadpool_limits(1, "blas"):
+            return work(*args, **kwargs)
+
+    return limited
+
+
+@one_blas_thread
 def run(
     study: Study,
     tables: Any = None,
@@ -109,6 +130,7 @@ def require_study(study: object) -> None:
         )
 
 
+@one_blas_thread
 def resume(out: str | Path, *, progress: Progress | None = None) -> Result:
     """Continue an interrupted private run: nothing is released twice."""
     progress = notebook_progress() if progress is None else progress

@@ -170,9 +170,8 @@ class SecretKey(HeldSecretKey[ParameterSet]):
             plain.resize(parameters.ring)  # SEAL leaves out zeros at the end
             sums[chunk] = parts.plaintext.read(plain)
         used = ciphertext.dimension * parameters.limbs
-        largest = ciphertext.summands * parameters.limb_mask
         words, unused = sums.ravel()[:used], sums.ravel()[used:]
-        if unused.any() or int(words.max()) > largest:
+        if unused.any() or not limbs.are_sums(words, ciphertext.summands, parameters):
             raise CryptoError(
                 "the ciphertext does not hold a sum of encoded vectors",
                 remedy="a site encrypted something else than its vector",

@@ -39,3 +39,12 @@ def join_limbs(sums: Words, parameters: ParameterSet) -> Integers:
     for index, limb in enumerate(rows):
         words += limb << np.uint64(index * parameters.limb_bits)
     return centre(words, parameters.word_bits)
+
+
+def are_sums(sums: Words, summands: int, parameters: ParameterSet) -> bool:
+    """Whether so many words may have these sums; the last limb may be shorter."""
+    last = parameters.word_bits - (parameters.limbs - 1) * parameters.limb_bits
+    most = np.full((parameters.limbs, 1), parameters.limb_mask, dtype=np.uint64)
+    most[-1] = (1 << last) - 1
+    rows = sums.reshape(parameters.limbs, -1)
+    return bool((rows <= most * np.uint64(summands)).all())

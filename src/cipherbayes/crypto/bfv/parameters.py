@@ -19,24 +19,26 @@ sub-Gaussian with variance 21/2 (K + K n + K² n), and beyond
 
 with probability 2 e^-72 < 2^-102: 2^-60 for all coefficients of a run of up to 2^42.
 With a special prime p, SEAL encrypts modulo q p and divides by p: that leaves
-E / p + K (n + 1) / 2, the second term from rounding c_0 and c_1. The roundings of q m / t
-add at most K / 2, so
+E / p + K (n + 1) / 2, the second term from rounding c_0 and c_1. Rounding q m / t adds
+less than K, so
 
-    c_0 + c_1 s = (q / t) (sum of m) + r,    |r| <= E + K / 2.
+    c_0 + c_1 s = (q / t) (sum of m) + r,    |r| <= E + K.
 
 Decryption multiplies by t / q and rounds; it is exact if t |r| / q < 1/2 - 1/γ
 with γ SEAL's 61-bit auxiliary prime (one data prime: the base conversion is
-exact). A set is used only for K with t (E + K / 2) / q <= 1/4: half the radius.
-Then SEAL's own noise budget is at least 1 bit, which decryption checks: were the noise
-ever larger, the round would be refused, and nothing wrong decrypted.
+exact). A set is used only for K with t (E + K) / q <= 1/4: half the radius.
+Then SEAL's own noise budget is at least 1 bit, which decryption checks: a sum with more
+noise is refused, unless it is so large that the sum looks like another one.
 
 **Security.** The sets respect the bounds of the Homomorphic Encryption Standard
-for 128 bits, ternary secrets (n = 1024: 27 bits of q p, of which 26 are used; n = 2048:
-54; n = 4096: 109), which SEAL enforces (``SEC_LEVEL_TYPE.TC128``).
+for 128 bits, ternary secrets (n = 1024: 27 bits of q p; n = 2048: 54; n = 4096: 109),
+which SEAL enforces (``SEC_LEVEL_TYPE.TC128``), and those of the guidelines that follow
+it (26, 53 and 106).
 
 References: Fan and Vercauteren 2012 (ePrint 2012/144); Bajard, Eynard, Hasan and
 Zucca 2016 (ePrint 2016/510); Albrecht et al. 2018, Homomorphic Encryption
-Security Standard.
+Security Standard; Bossuat et al. 2024, Security Guidelines for Implementing Homomorphic
+Encryption (ePrint 2024/463).
 """
 
 from __future__ import annotations
@@ -147,9 +149,9 @@ class ParameterSet:
 
 
 _Q26 = 67104769
-_Q54 = 18014398509404161
+_Q53 = 9007199254614017
 _Q60 = 1152921504606830593
-_P49 = 562949953216513
+_P46 = 70368743669761
 
 # Ring, primes, bits of a limb and the most summands that the proof allows with it.
 _LIMBS = (
@@ -157,14 +159,14 @@ _LIMBS = (
     (1024, (_Q26,), 9, 4),
     (1024, (_Q26,), 7, 10),
     (1024, (_Q26,), 5, 20),
-    (2048, (_Q54,), 36, 5),
-    (2048, (_Q54,), 32, 24),
-    (2048, (_Q54,), 28, 97),
-    (2048, (_Q54,), 22, 780),
-    (2048, (_Q54,), 20, 1561),
-    (4096, (_Q60, _P49), 40, 11),
-    (4096, (_Q60, _P49), 36, 45),
-    (4096, (_Q60, _P49), 32, 180),
+    (2048, (_Q53,), 35, 5),
+    (2048, (_Q53,), 32, 17),
+    (2048, (_Q53,), 28, 68),
+    (2048, (_Q53,), 22, 551),
+    (2048, (_Q53,), 20, 1104),
+    (4096, (_Q60, _P46), 40, 11),
+    (4096, (_Q60, _P46), 36, 45),
+    (4096, (_Q60, _P46), 32, 180),
 )
 
 _SETS = tuple(

@@ -7,7 +7,7 @@ A message's body is::
 The record is a msgpack array of the fields in their order: integers, text, short
 bytes and arrays of these, no maps, floats, nil, extension types. Long contents
 (ciphertexts, vectors) are blobs behind it, and the record has their lengths. So
-nothing is allocated that the bytes at hand do not pay for, and one message has one
+what is allocated is bounded, for blobs by the bytes at hand, and one message has one
 encoding: a record that would be packed in another way is refused.
 """
 
