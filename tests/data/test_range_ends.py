@@ -85,7 +85,7 @@ def test_the_warning_names_the_column_and_what_to_do_but_for_a_lower_zero() -> N
             "dose": {"low": 0, "high": 9},
         },
     )
-    ends = np.array([[0.0, 0.34], [0.5, 0.0]])
+    ends = np.array([[0.0, 0.34, 0.0], [0.5, 0.0, 0.0]])
     (flag,) = range_flags(study, ends)
     assert flag["name"] == "range-end"
     assert flag["parameters"] == ["bmi"]
@@ -94,6 +94,10 @@ def test_the_warning_names_the_column_and_what_to_do_but_for_a_lower_zero() -> N
     assert "which ends at 30, or above that" in flag["text"]
     assert "widen the range in [features]" in flag["text"]
     assert range_flags(study, None) == []
+    (hidden,) = range_flags(study, np.array([[0.0, 0.0, 0.0], [0.9, 0.0, 0.97]]))
+    assert (hidden["name"], hidden["unusable"]) == ("scale-hidden", True)
+    assert hidden["parameters"] == ["dose"]
+    assert "about 97 % of the values of 'dose' are equal" in hidden["text"]
 
 
 def test_a_private_study_with_a_range_too_narrow_says_so(

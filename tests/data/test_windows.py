@@ -11,6 +11,7 @@ from cipherbayes.data.windows import (
     LEAST_BINARY,
     LEAST_SD,
     Numbers,
+    hidden_scales,
     histograms,
     scales_of,
     sums_inside,
@@ -71,6 +72,44 @@ def test_heavy_tails_and_equal_values_keep_a_usable_scale(width: int) -> None:
         scale = found(z, numbers(4), seed)[4:]
         assert np.all(scale[:3] > 0.3 * sd[:3])
         assert scale[3] >= LEAST_SD
+
+
+@pytest.mark.parametrize("width", [1, 3, 10, 30])
+@pytest.mark.parametrize("zeros", [0.5, 0.7, 0.9])
+def test_many_zeros_do_not_leave_a_column_the_scale_of_its_range(
+    zeros: float, width: int
+) -> None:
+    """Too large a scale would have the prior deny its effect."""
+    rng = np.random.default_rng(4)
+    values = np.where(rng.random(RECORDS) < zeros, 0.0, rng.gamma(1.5, 1.0, RECORDS))
+    z = (2.0 * values / (width * values.max()) - 1.0)[None]
+    ratios = [found(z, numbers(1), seed)[1] / z.std() for seed in range(200)]
+    assert np.mean(np.array(ratios) > 2.0) <= 0.05
+    assert 0.5 < np.median(ratios) < 1.2
+
+
+@pytest.mark.parametrize("share", [0.03, 0.1, 0.3])
+def test_a_number_that_is_0_or_1_keeps_its_scale(share: float) -> None:
+    rng = np.random.default_rng(5)
+    z = (2.0 * (rng.random(RECORDS) < share) - 1.0)[None]
+    ratios = [found(z, numbers(1), seed)[1] / z.std() for seed in range(200)]
+    assert np.mean(np.array(ratios) < 0.5) <= 0.1
+
+
+def test_where_noise_hides_the_few_that_differ_the_scale_is_said_to_be_hidden() -> None:
+    rng = np.random.default_rng(6)
+    z = np.stack(
+        [np.where(rng.random(RECORDS) < 0.99, 0.0, 0.1), rng.normal(size=RECORDS) / 9]
+    )
+    windows = windows_of(
+        histograms(z, numbers(2), None), NOISE, float(RECORDS), numbers(2), None
+    )
+    counts = histograms(z, numbers(2), windows)
+    hidden, seen = hidden_scales(counts, NOISE, float(RECORDS), numbers(2))
+    assert hidden == pytest.approx(0.99, abs=0.01)
+    assert seen == 0.0
+    whole = windows_of(counts, NOISE, float(RECORDS), numbers(2), windows)
+    assert (whole[0], whole[2]) == (0.0, 1.0)
 
 
 def test_what_stands_in_for_missing_values_does_not_hide_the_others() -> None:

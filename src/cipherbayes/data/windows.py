@@ -32,7 +32,11 @@ GROWTH = (0.75, 0.5)
 normal column the last window ends at 3.3 standard deviations."""
 ATOM = 0.5
 """Share of the values in one bin from which on they may all be equal."""
-CLEAR = 3.8
+UNSEEN, LACKING, LIKELY = 2.5, 3.5, 2.5
+"""Standard deviations of a bin's noise: as many values may be outside of a window where
+most are equal; so many must be others than these to be seen; so many at the other end
+of a range make it likely that a column is 0 or 1."""
+CLEAR = 4.2
 """Standard deviations of noise from which on a run of bins is not empty: the largest
 of two thousand runs of noise alone is usually smaller."""
 SEEN = 2.0
@@ -203,6 +207,26 @@ def windows_of(
     return found.ravel()
 
 
+def hidden_scales(
+    counts: Floats, noise: float, records: float, numbers: Numbers
+) -> Floats:
+    """Share of a column's values that are equal, where noise hides how far the others
+    lie, so that its scale is that of the public range; else zero.
+
+    Parameters
+    ----------
+    counts
+        The noised histograms of the second round.
+    """
+    found = np.zeros(len(numbers.places))
+    for k, noisy in enumerate(counts.reshape(len(numbers.places), numbers.bins)):
+        if noise > MOST_NOISE * records or not math.isnan(numbers.stand_ins[k]):
+            continue
+        if _edges(noisy, noise, records, last=True) is None:
+            found[k] = min(float(noisy.max()) / records, 1.0)
+    return found
+
+
 def scales_of(
     sums: Floats,
     noise: float,
@@ -249,8 +273,9 @@ def _edges(
     Edge cases
     ----------
     Values that are mostly equal are all in one bin, and say nothing of how far the
-    others are. Then a run outside of it belongs to the window too if it is clearly not
-    empty; where there is none in the second round nothing is to be seen.
+    others are. Then the window has nearly all values, and every run that is clearly not
+    empty. Where the second round sees no others nothing is known of their scale
+    (:func:`hidden_scales`).
     """
     bins = noisy.size
     share = 1.0 - min(
@@ -262,8 +287,16 @@ def _edges(
         atom = int(noisy.argmax())
         sides = [(0, atom), (atom + 1, bins)]
         runs = [run for side in sides for run in _clear_runs(sums, side, noise)]
+        # The others are as many as the bin of the equal ones lacks, wherever they are.
+        rest = mass - float(noisy[atom])
         if last and not runs:
-            return None
+            return None if rest < LACKING * noise else (0, bins)
+        if not last and atom in (0, bins - 1):
+            end = bins - 1 - atom
+            if noisy[end] > LIKELY * noise and rest - noisy[end] < UNSEEN * noise:
+                runs.append((end, end + 1))
+        unseen = max(UNSEEN * noise, (1.0 - MOST_COVERED) * mass)
+        runs.append(_shortest(sums, mass - unseen, noise))
         start = min([start, *(run[0] for run in runs)])
         stop = max([stop, *(run[1] for run in runs)])
     more = GROWTH[last] * (stop - start)

@@ -43,6 +43,8 @@ class Closing:
 
 RANGE_ENDS = "range-ends"
 """The name under which :func:`~cipherbayes.data.range_ends.piles` is kept."""
+HIDDEN_SCALES = "hidden scales"
+"""That of :func:`~cipherbayes.data.windows.hidden_scales`."""
 
 
 class StudyRounds(ABC, Generic[AnyPlan]):
@@ -112,8 +114,9 @@ class StudyRounds(ABC, Generic[AnyPlan]):
         return None
 
     def range_ends(self) -> Floats | None:
-        """Shares of values that pile up at the ends of public ranges, where released
-        histograms tell it (:mod:`cipherbayes.data.range_ends`)."""
+        """Shares of values that pile up at the lower and upper ends of public ranges,
+        and of equal values that hide a column's scale, where released histograms tell
+        it (:mod:`cipherbayes.data.range_ends`, :mod:`cipherbayes.data.windows`)."""
         return None
 
     def closing(self) -> dict[str, Closing]:
@@ -212,6 +215,9 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
             ends = self._plan.piles(phase, total, facts)
             if ends is not None:
                 self._checkpoint.keep_fact(RANGE_ENDS, ends.tobytes())
+            hidden = self._plan.hidden_scales(phase, total, facts)
+            if hidden is not None:
+                self._checkpoint.keep_fact(HIDDEN_SCALES, hidden.tobytes())
         self.round += 1
 
     def draws(self) -> Draws | None:
@@ -266,7 +272,10 @@ class PhasedRounds(StudyRounds[AnyStudyPlan]):
         kept = self._checkpoint.fact(RANGE_ENDS)
         if kept is None:
             return None
-        return np.frombuffer(kept, dtype=np.float64).reshape(-1, 2)
+        ends = np.frombuffer(kept, dtype=np.float64).reshape(-1, 2)
+        kept = self._checkpoint.fact(HIDDEN_SCALES)
+        hidden = np.zeros(len(ends)) if kept is None else np.frombuffer(kept)
+        return np.column_stack([ends, hidden])
 
     def _ready(self) -> tuple[Recursion, ServerState]:
         """The sampler and its state, made when N is known."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from cipherbayes.data.imputing import Imputing
 from cipherbayes.data.range_ends import piles
-from cipherbayes.data.windows import scales_of, windows_of
+from cipherbayes.data.windows import hidden_scales, scales_of, windows_of
 from cipherbayes.errors import DataError, StudyError
 from cipherbayes.inference.chains import Draws
 from cipherbayes.inference.method import PublicFacts, SiteRecords
@@ -340,6 +340,16 @@ class StudyPlan(Plan):
             return None
         noise = phase.sums.noise_sd(phase.sums.sites)
         return piles(total, noise, self.records(facts), phase.numbers)
+
+    def hidden_scales(
+        self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]
+    ) -> Floats | None:
+        """Shares of equal values where noise hides how far the others lie; None where a
+        phase does not look for windows a second time."""
+        if phase.numbers is None or phase.purpose != "windows":
+            return None
+        noise = phase.sums.noise_sd(phase.sums.sites)
+        return hidden_scales(total, noise, self.records(facts), phase.numbers)
 
     def summarise_release(
         self, phase: Phase, total: Floats, facts: Mapping[Purpose, Floats]

@@ -1,4 +1,4 @@
-"""What a released histogram says of a public range that is too narrow."""
+"""What released histograms say of a public range: too narrow, or all that is known."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from cipherbayes.typing import Floats
 
 
 def range_flags(study: Study, ends: Floats | None) -> list[FlagRecord]:
-    """A flag for every end of a range at which values pile up.
+    """A flag for every end of a range at which values pile up, and for every column
+    of nearly equal values whose scale noise hides.
 
     Zero as a lower end is taken for what it usually is, the least that can be.
 
     Parameters
     ----------
     ends
-        As :func:`cipherbayes.data.range_ends.piles` gives them; None where no
-        histogram was released.
+        For each number the shares at its lower and upper end, as
+        :func:`cipherbayes.data.range_ends.piles` gives them, and that of equal values,
+        as :func:`cipherbayes.data.windows.hidden_scales` does; None where no histogram
+        was released.
     """
     if ends is None:
         return []
@@ -28,7 +31,20 @@ def range_flags(study: Study, ends: Floats | None) -> list[FlagRecord]:
         if feature.levels is not None:
             continue
         column, _ = prepared.line(name)
-        shares = ends[places.index(prepared.moved.index(column))]
+        *shares, equal = ends[places.index(prepared.moved.index(column))]
+        names = [prepared.design.names[j] for j in prepared.owners[name]]
+        if equal > 0.0:
+            text = (
+                f"about {100 * equal:.0f} % of the values of '{name}' are equal, and "
+                "noise hides how far the others lie: its scale stays that of "
+                "its public range. Where that is much wider than the values, the prior "
+                "denies the effect, and the interval is too narrow around nothing. Do "
+                "not use it: give a range as narrow as the values, declare levels in "
+                "[features], raise epsilon or leave the column out"
+            )
+            found.append(
+                flag_record("scale-hidden", text, unusable=True, parameters=names)
+            )
         for side, share in enumerate(shares):
             value = feature.ends[side]
             if share == 0.0 or (side == 0 and value == 0.0):
@@ -42,7 +58,6 @@ def range_flags(study: Study, ends: Floats | None) -> list[FlagRecord]:
                 "range in [features] and run again, which spends anew; if none can, or "
                 "values only lie close together there, this is as it should be"
             )
-            names = [prepared.design.names[j] for j in prepared.owners[name]]
             found.append(
                 flag_record("range-end", text, unusable=False, parameters=names)
             )

@@ -55,7 +55,7 @@ def test_a_site_prepares_one_encryption_while_it_waits_and_uses_it_once(
     assert site._encryptor.prepared == 0  # type: ignore[union-attr]
     site.prepare()
     # A forked process must not use what its parent may use as well.
-    monkeypatch.setattr("cipherbayes.crypto.prepared_zeros.os.getpid", lambda: -1)
+    monkeypatch.setattr("cipherbayes.crypto.prepared_zeros.this_process", lambda: -1)
     assert site._encryptor.prepared == 0  # type: ignore[union-attr]
 
 
