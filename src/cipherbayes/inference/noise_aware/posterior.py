@@ -35,6 +35,7 @@ from cipherbayes.inference.noise_aware.recursion import (
     NoiseAwareState,
     window_averages,
 )
+from cipherbayes.inference.noise_aware.residual_scale import ResidualScale
 from cipherbayes.inference.noise_aware.schedule import ROUNDS
 from cipherbayes.inference.noise_aware.scores import (
     first_bend,
@@ -54,6 +55,8 @@ MIXED = 1.03
 PATIENCE = 2
 """Further doublings where R-hat is so large that the result could not be used: the
 privacy budget is spent, and only computing time can save it."""
+SCALE_TRIES = 5
+"""Draws of coefficients and a learnt scale in a sweep: the prior takes some."""
 WALK = 0.9
 """Correlation from sweep to sweep of a chain's draw of the first round's noise."""
 
@@ -214,6 +217,7 @@ class _Walk:
         else:
             self.set_prior(np.tile(prior.scale**2, (chains, 1)))
         self.forget()
+        self.residual = ResidualScale.of(recursion.shape, evidence)
         self.first = rng.standard_normal(chains)
         self.mode = np.tile(evidence.place, (chains, 1))
         self.trajectories = ThetaTrajectories(self.mode)
@@ -261,7 +265,14 @@ class _Walk:
         now = follows_from_others(self.evidence, self.sampler.information())
         self._alike += now.mean(axis=0)
         self._seen += 1
-        return self.theta, self.spread, self.common
+        return self._told(), self.spread, self.common
+
+    def _told(self) -> Floats:
+        """θ, with a learnt scale for what its score tells."""
+        if self.residual is None:
+            return self.theta
+        told = self.residual.told(self.sampler.information(), self.theta)
+        return np.where(np.isfinite(told), told, self.theta)
 
     def step(self, *, adapting: bool) -> None:
         """One sweep: H, β, θ, and then τ or the scales of the prior."""
@@ -274,9 +285,7 @@ class _Walk:
         bend = self.sampler.chains.bend
         score = score_of(self.recursion.shape, self.evidence, information, bend)
         if score is None:
-            self.theta = _draw_theta(
-                self.rng, self.evidence, information, self.precision
-            )
+            self._draw(information)
         else:
             self.theta, self.mode = slice_theta(
                 self.rng,
@@ -299,6 +308,23 @@ class _Walk:
             self._move_between(prior, information, score)
         elif prior.kind != "normal":
             self.set_prior(_draw_scales(self.rng, self.recursion, self.theta))
+
+    def _draw(self, information: Floats) -> None:
+        """The next θ, where the score is linear in it but for a learnt scale."""
+        tries = 1 if self.residual is None else SCALE_TRIES
+        for _ in range(tries):
+            theta = _draw_theta(self.rng, self.evidence, information, self.precision)
+            if self.residual is None:
+                self.theta = theta
+                return
+            now, new = (
+                self.residual.log_weight(information, each, self.precision)
+                for each in (self.theta, theta)
+            )
+            accepted = np.log(self.rng.random(now.size)) < new - np.where(
+                np.isfinite(now), now, -1e300
+            )
+            self.theta = np.where(accepted[:, None], theta, self.theta)
 
     def _move_between(
         self, prior: SitePrior, information: Floats, score: Score | None

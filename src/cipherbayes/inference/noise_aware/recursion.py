@@ -47,6 +47,9 @@ present one: it says how much less the scores taken there count."""
 FORGETTING = 0.25
 """Weight that the information sums so far keep when another arrives before the window:
 they were taken at a θ that has been left."""
+LEAST_SQUARE = 0.1
+"""Least s², the square of the residuals' scale over that at θ, that is taken from a
+score: noise hides whether it is less."""
 PART_OF_STEP = 0.5
 """Share of a Newton step that is made within the window, and where θ turns back. The
 window's sums are averaged, which is right only where their θ are close together; and
@@ -261,9 +264,28 @@ class NoiseAware:
             gradient_sd=ratio * state.gradient_sd,
         )
 
+    def _straightened(self, state: NoiseAwareState) -> NoiseAwareState:
+        """The rounds so far with scores of the log residual scale that grow with it.
+
+        Where residuals have a share s of the scale at θ_t their score says s² − 1, and
+        a Newton step would be (s² − 1) / 2, a half however small s is. Here the score
+        is what it would be, were it linear in log s.
+        """
+        if self.shape.scale(state.theta) is None:
+            return state
+        information = estimate_at(self.shape, state.theta, *_information_so_far(state))
+        unit = self.shape.basis[-1, -1] / information[-1, -1]
+        gradients = state.gradients.copy()
+        squares = 1.0 + 2.0 * unit * gradients[: state.rounds, -1]
+        lower = 0.5 * np.log(np.maximum(squares, LEAST_SQUARE)) / unit
+        gradients[: state.rounds, -1] = np.where(
+            squares < 1.0, lower, gradients[: state.rounds, -1]
+        )
+        return replace(state, gradients=gradients)
+
     def _posterior_mean(self, state: NoiseAwareState) -> Floats:
         """m of the module's equations, in this recursion's own units."""
-        recursion, measured = self.measured_at(state.theta, state)
+        recursion, measured = self.measured_at(state.theta, self._straightened(state))
         if recursion is self:
             return self._mean(state)
         return self.shape.inside(recursion.shape.outside(recursion._mean(measured)))

@@ -85,6 +85,9 @@ class ScoreShape:
     scale
         The scale by which residuals are divided, as a function of an internal θ; it
         returns None where no scale is learnt.
+    learns_scale
+        Whether the last parameter is the logarithm of that scale, at which scores are
+        measured now.
     lengths
         How records are weighted by the length of their row; None where that is not
         known.
@@ -104,6 +107,7 @@ class ScoreShape:
     width: int | None = None
     skew: Floats | None = None
     scale: Callable[[Floats], float | None] = lambda theta: None
+    learns_scale: bool = False
     slots: SiteSlots | None = None
     site_records: SiteRecords | None = None
     lengths: RowLengths | None = None
@@ -290,7 +294,7 @@ class ScoreShape:
             return self
         basis = self.basis.copy()
         basis[: self.width] *= scale
-        return replace(self, basis=basis, scale=lambda theta: None)
+        return replace(self, basis=basis, scale=lambda theta: None, learns_scale=True)
 
     def outside(self, internal: Floats) -> Floats:
         """θ on the prepared scale of one internal θ, or of a stack of them."""
