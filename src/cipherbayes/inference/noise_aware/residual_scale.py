@@ -4,9 +4,10 @@ Residuals at θ̄ = (β̄, τ̄) vary because of the outcome's own scale e^τ an
 β: in units of e^τ̄, and of β over it,
 
     E u² = e^(2 (τ − τ̄)) + q(β),
-    q(β) = (β − β̄)' H (β − β̄) / M + Σ_t w_t (β_t − β̄)' H (β_t − β̄) / M,
+    q(β) = (β − β̄)' H (β − β̄) / M + Σ_t w_t e^(τ̄ − τ_t) (β_t − β̄)' H (β_t − β̄) / M,
 
-M the constant's information, the second term from rounds at other β. So what the score
+M the constant's information, the second term from rounds at other β, whose score counts
+residuals over e^τ_t (:meth:`~.recursion.NoiseAware.measured_at`). So what the score
 of the log scale tells about, as if it were linear, is τ' with e^(2 (τ' − τ̄)) = E u²,
 and not τ: with much noise τ' is too high by ½ log(1 + q e^(2 (τ̄ − τ))). β and τ' are
 drawn as everywhere, and a draw is accepted by what the prior says of τ for τ'
@@ -87,7 +88,9 @@ class ResidualScale:
         mass = information[..., self.constant, self.constant]
         away = theta[..., :-1] - evidence.place[:-1]
         rounds = evidence.visited[:, :-1] - evidence.place[:-1]
-        spread = np.einsum("t,ti,tj->ij", evidence.weights, rounds, rounds)
+        larger = self.unit * (evidence.visited[:, -1] - evidence.place[-1])
+        weights = evidence.weights * np.exp(-larger)
+        spread = np.einsum("t,ti,tj->ij", weights, rounds, rounds)
         wrong = np.vecdot(away, np.matvec(columns, away))
         wrong += np.einsum("...ij,ij->...", columns, spread)
         change = self.unit * (theta[..., -1] - evidence.place[-1])
