@@ -190,12 +190,8 @@ def windows_of(
     centre, half = np.split(numbers.whole if windows is None else windows, 2)
     found = np.empty((2, len(numbers.places)))
     for k, noisy in enumerate(counts.reshape(len(numbers.places), numbers.bins)):
-        mass = records
-        if not math.isnan(numbers.stand_ins[k]):
-            mass = min(float(noisy.sum()), records)
-        edges, blur = None, noise * math.sqrt(noisy.size)
-        if noise <= MOST_NOISE * records and mass > SEEN * blur:
-            edges = _edges(noisy, noise, mass, last=last)
+        mass = _visible(noisy, noise, records, numbers.stand_ins[k])
+        edges = None if mass is None else _edges(noisy, noise, mass, last=last)
         if edges is None:
             found[:, k] = 0.0, 1.0
             continue
@@ -220,10 +216,9 @@ def hidden_scales(
     """
     found = np.zeros(len(numbers.places))
     for k, noisy in enumerate(counts.reshape(len(numbers.places), numbers.bins)):
-        if noise > MOST_NOISE * records or not math.isnan(numbers.stand_ins[k]):
-            continue
-        if _edges(noisy, noise, records, last=True) is None:
-            found[k] = min(float(noisy.max()) / records, 1.0)
+        mass = _visible(noisy, noise, records, numbers.stand_ins[k])
+        if mass is not None and _edges(noisy, noise, mass, last=True) is None:
+            found[k] = min(float(noisy.max()) / mass, 1.0)
     return found
 
 
@@ -260,6 +255,16 @@ def scales_of(
     result[0, rest] = share
     result[1, rest] = np.maximum(np.sqrt(share * (1.0 - share)), LEAST_BINARY)
     return result.ravel()
+
+
+def _visible(
+    noisy: Floats, noise: float, records: float, stand_in: float
+) -> float | None:
+    """How many values a histogram has; None where noise hides all of them."""
+    missing = not math.isnan(stand_in)
+    mass = min(float(noisy.sum()), records) if missing else records
+    seen = mass > SEEN * noise * math.sqrt(noisy.size)
+    return mass if seen and noise <= MOST_NOISE * records else None
 
 
 def _edges(
