@@ -79,7 +79,8 @@ def test_predict_repeats_the_flags_of_the_run_on_standard_error(
     record = json.loads((out / "result.json").read_text())
     record["flags"], record["cautions"] = FLAGS[2:3], FLAGS[:2]
     (out / "result.json").write_text(json.dumps(record))
-    assert Result.load(out).flags == FLAGS[2:3]
+    loaded = Result.load(out)
+    assert (loaded.flags, loaded.cautions) == (FLAGS[2:3], FLAGS[:2])
     table = runs["open"].parent / "north.csv"
     done = CliRunner().invoke(app, ["predict", str(out), str(table)])
     assert done.exit_code == 0

@@ -130,8 +130,13 @@ class Result:
 
     @property
     def flags(self) -> list[FlagRecord]:
-        """What speaks against the result, or a part of it; the record has cautions."""
+        """What speaks against the result, or a part of it."""
         return list(self.record["flags"])
+
+    @property
+    def cautions(self) -> list[FlagRecord]:
+        """What is wide or leans on the prior, and may be used all the same."""
+        return list(self.record.get("cautions", []))
 
     def describe(self) -> Table[DescribeRow]:
         """The records' characteristics, overall and by group, with intervals for their

@@ -175,7 +175,7 @@ def _of_releases(
         flags.append(
             Flag(
                 "column-hidden",
-                "wide, not wrong: columns that vary too little to be told from noise, "
+                "wide: columns that vary too little to be told from noise, "
                 "whose intervals rest on how much columns usually vary (drop them, "
                 "join rare levels or raise ε)",
                 unusable=False,
